@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "kv/kv_cache.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace sparrow {
+
+size_t KvCacheShape::kv_page_bytes() const {
+  return size_t{2} * kv_heads * kBlockTokens * head_dim * size_of(dtype);
+}
+
+size_t KvCacheShape::index_page_bytes() const { return size_t{kBlockTokens} * head_dim * size_of(dtype); }
+
+size_t KvCacheShape::block_bytes() const {
+  const auto sparse = std::count(layer_is_sparse.begin(), layer_is_sparse.end(), 1);
+  return kv_page_bytes() * num_layers() + index_page_bytes() * sparse;
+}
+
+Result<KvCache> KvCache::create(KvCacheShape shape) {
+  KvCache cache;
+  size_t bytes = 0;
+  for (int layer = 0; layer < shape.num_layers(); ++layer) {
+    cache.kv_offset_.push_back(bytes);
+    bytes += shape.kv_page_bytes() * shape.num_blocks;
+    cache.index_offset_.push_back(bytes);
+    if (shape.layer_is_sparse[layer]) bytes += shape.index_page_bytes() * shape.num_blocks;
+  }
+  bytes = std::max<size_t>(bytes, 1);
+  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED)
+    return Error{Errc::kIo, strf("no address space for a cache of {} blocks ({} bytes)", shape.num_blocks, bytes)};
+  madvise(memory, bytes, MADV_HUGEPAGE);
+  cache.memory_ = {static_cast<std::byte*>(memory), Unmap{bytes}};
+  cache.shape_ = std::move(shape);
+  return cache;
+}
+
+void KvCache::Unmap::operator()(std::byte* memory) const { munmap(memory, bytes); }
+
+void* KvCache::index_pages(int layer) const {
+  SPARROW_CHECK(shape_.layer_is_sparse[layer]);
+  return memory_.get() + index_offset_[layer];
+}
+
+}  // namespace sparrow

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// KvCache: the pages of all layers. A block is K and V of every layer and index-K of every sparse layer under one id, so
+// that no lane of it can be left behind. Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+#include "base/tensor.h"
+#include "kv/block_table.h"
+
+namespace sparrow {
+
+struct KvCacheShape {
+  int num_blocks = 0;
+  int kv_heads = 0;
+  int head_dim = 0;
+  DType dtype = DType::kBF16;
+  std::vector<uint8_t> layer_is_sparse;  // [layers] sparse layers have index-K pages
+
+  int num_layers() const { return static_cast<int>(layer_is_sparse.size()); }
+  size_t kv_page_bytes() const;     // K and V of one block on one layer
+  size_t index_page_bytes() const;  // index-K of one block on one sparse layer
+  size_t block_bytes() const;       // a whole block, all layers
+};
+
+class KvCache {
+ public:
+  // Fails when the address space for the pages cannot be had. Memory is used only as blocks are written.
+  static Result<KvCache> create(KvCacheShape shape);
+
+  const KvCacheShape& shape() const { return shape_; }
+
+  // [block][kv_head][K, V][token][dim]
+  void* kv_pages(int layer) const { return memory_.get() + kv_offset_[layer]; }
+  // [block][token][dim]; sparse layers only.
+  void* index_pages(int layer) const;
+
+ private:
+  struct Unmap {
+    size_t bytes;
+    void operator()(std::byte* memory) const;
+  };
+
+  KvCache() = default;
+
+  KvCacheShape shape_;
+  std::vector<size_t> kv_offset_, index_offset_;  // [layer]
+  std::unique_ptr<std::byte, Unmap> memory_;
+};
+
+}  // namespace sparrow
