@@ -48,10 +48,15 @@ struct BFloat16 {
   uint16_t bits;
 };
 
-constexpr float to_float(BFloat16 x) { return std::bit_cast<float>(uint32_t{x.bits} << 16); }
-constexpr float to_float(float x) { return x; }
+constexpr float to_float(BFloat16 x) {
+  return std::bit_cast<float>(uint32_t{x.bits} << 16);
+}
+constexpr float to_float(float x) {
+  return x;
+}
 
-// Round to nearest, ties to even. NaN stays NaN (made quiet), so that rounding up cannot turn it into infinity.
+// Round to nearest, ties to even. NaN stays NaN (made quiet), so that rounding up cannot turn it into
+// infinity.
 constexpr BFloat16 to_bf16(float x) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   if ((bits & 0x7fffffffu) > 0x7f800000u) return {static_cast<uint16_t>((bits >> 16) | 0x40u)};
@@ -70,6 +75,8 @@ constexpr float e4m3_to_float(uint8_t x) {
 
 // e8m0: a power of two with bias 127; 255 is NaN.
 inline constexpr uint8_t kE8M0NaN = 255;
-inline float e8m0_to_float(uint8_t x) { return x == kE8M0NaN ? NAN : std::ldexp(1.0f, int{x} - 127); }
+inline float e8m0_to_float(uint8_t x) {
+  return x == kE8M0NaN ? NAN : std::ldexp(1.0f, int{x} - 127);
+}
 
 }  // namespace sparrow

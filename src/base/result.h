@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Result<T>: a value or an expected error (bad input, missing file). The message names the field and the value.
+// Result<T>: a value or an expected error (bad input, missing file). The message names the field and the
+// value.
 #pragma once
 
 #include <string>
@@ -64,9 +65,9 @@ using Status = Result<Ok>;
 }  // namespace sparrow
 
 // Evaluates to the value of a Result, or returns its error from the enclosing function.
-#define SPARROW_TRY(expression)                                    \
-  __extension__({                                                  \
-    auto try_result_ = (expression);                               \
+#define SPARROW_TRY(expression)                                          \
+  __extension__({                                                        \
+    auto try_result_ = (expression);                                     \
     if (!try_result_.ok()) return ::sparrow::Error(try_result_.error()); \
-    std::move(try_result_).value();                                \
+    std::move(try_result_).value();                                      \
   })

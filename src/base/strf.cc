@@ -6,6 +6,8 @@
 
 namespace sparrow {
 
-std::string vstrf(fmt::string_view format, fmt::format_args args) { return fmt::vformat(format, args); }
+std::string vstrf(fmt::string_view format, fmt::format_args args) {
+  return fmt::vformat(format, args);
+}
 
 }  // namespace sparrow

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// strf: type-checked formatting in fmt's syntax. Only strf.cc compiles fmt itself, so this header stays cheap.
+// strf: type-checked formatting in fmt's syntax. Only strf.cc compiles fmt itself, so this header stays
+// cheap.
 #pragma once
 
 #include <fmt/core.h>

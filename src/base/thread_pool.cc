@@ -10,8 +10,8 @@
 namespace sparrow {
 namespace {
 
-// About 20 us: longer than the serial gaps between two regions of a decode step, short enough to leave an idle
-// machine idle.
+// About 20 us: longer than the serial gaps between two regions of a decode step, short enough to leave an
+// idle machine idle.
 constexpr int kSpins = 4000;
 
 template <typename Done>
@@ -35,7 +35,8 @@ int ThreadPool::default_size() {
 
 ThreadPool::ThreadPool(int num_threads) {
   SPARROW_CHECK_LE(1, num_threads);
-  for (int worker = 1; worker < num_threads; ++worker) threads_.emplace_back([this, worker] { work(worker); });
+  for (int worker = 1; worker < num_threads; ++worker)
+    threads_.emplace_back([this, worker] { work(worker); });
 }
 
 ThreadPool::~ThreadPool() {

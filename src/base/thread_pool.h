@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ThreadPool: a fixed team that runs one parallel region at a time. The calling thread is worker 0. Regions are short
-// and follow each other closely in a decode step, so workers spin for a moment before they sleep.
+// ThreadPool: a fixed team that runs one parallel region at a time. The calling thread is worker 0. Regions
+// are short and follow each other closely in a decode step, so workers spin for a moment before they sleep.
 #pragma once
 
 #include <atomic>
@@ -21,7 +21,8 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(threads_.size()) + 1; }
 
-  // Runs body(worker) once on every worker and returns when all are done. One caller at a time; not re-entrant.
+  // Runs body(worker) once on every worker and returns when all are done. One caller at a time; not
+  // re-entrant.
   void run(void (*body)(void* arg, int worker), void* arg);
 
   template <typename F>

@@ -7,8 +7,8 @@
 
 namespace sparrow {
 
-// Instruction sets the CPU kernels are written for, weakest first. Results are bit-identical between runs on one of
-// them, not between them.
+// Instruction sets the CPU kernels are written for, weakest first. Results are bit-identical between runs on
+// one of them, not between them.
 enum class CpuIsa { kScalar, kAvx2, kAvx512, kAmx };
 
 struct Exec {

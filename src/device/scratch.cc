@@ -10,7 +10,7 @@ constexpr size_t kAlign = 64, kMinChunk = size_t{1} << 20;
 }
 
 void Scratch::FreeAligned::operator()(std::byte* memory) const {
-  ::operator delete(memory, std::align_val_t{kAlign});
+  ::operator delete (memory, std::align_val_t{kAlign});
 }
 
 size_t Scratch::capacity_bytes() const {
@@ -27,7 +27,7 @@ void* Scratch::take(size_t bytes) {
   }
   if (chunk_ == chunks_.size()) {
     const size_t size = std::max(bytes, kMinChunk);
-    auto* memory = static_cast<std::byte*>(::operator new(size, std::align_val_t{kAlign}));
+    auto* memory = static_cast<std::byte*>(::operator new (size, std::align_val_t{kAlign}));
     chunks_.push_back({std::unique_ptr<std::byte, FreeAligned>(memory), size});
     used_ = 0;
   }

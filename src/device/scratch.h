@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scratch: temporary memory of one engine thread. Grows while a workload warms up and is then reused without allocating.
+// Scratch: temporary memory of one engine thread. Grows while a workload warms up and is then reused without
+// allocating.
 #pragma once
 
 #include <cstddef>

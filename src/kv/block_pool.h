@@ -12,7 +12,8 @@ using BlockId = int32_t;
 
 class BlockPool {
  public:
-  // Blocks are handed out in ascending order, or in one shuffled by `order_seed`: nothing may depend on the order.
+  // Blocks are handed out in ascending order, or in one shuffled by `order_seed`: nothing may depend on the
+  // order.
   explicit BlockPool(int num_blocks, std::optional<uint64_t> order_seed = std::nullopt);
 
   std::optional<BlockId> take();  // nullopt: the pool is full
@@ -22,8 +23,8 @@ class BlockPool {
   int num_free() const { return static_cast<int>(free_.size()); }
 
  private:
-  std::vector<BlockId> free_;     // taken from the back
-  std::vector<uint8_t> in_use_;   // [block]
+  std::vector<BlockId> free_;    // taken from the back
+  std::vector<uint8_t> in_use_;  // [block]
 };
 
 }  // namespace sparrow

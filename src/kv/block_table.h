@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// BlockTable: the physical block of each logical block of one sequence. Owns its blocks and gives them back to the pool,
-// which must outlive it. Engine thread only.
+// BlockTable: the physical block of each logical block of one sequence. Owns its blocks and gives them back
+// to the pool, which must outlive it. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,9 @@ namespace sparrow {
 
 inline constexpr int kBlockTokens = 128;  // one MSA block, one page of the cache
 
-constexpr int64_t blocks_for_tokens(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
+constexpr int64_t blocks_for_tokens(int64_t tokens) {
+  return (tokens + kBlockTokens - 1) / kBlockTokens;
+}
 
 class BlockTable {
  public:

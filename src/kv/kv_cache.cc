@@ -12,7 +12,9 @@ size_t KvCacheShape::kv_page_bytes() const {
   return size_t{2} * kv_heads * kBlockTokens * head_dim * size_of(dtype);
 }
 
-size_t KvCacheShape::index_page_bytes() const { return size_t{kBlockTokens} * head_dim * size_of(dtype); }
+size_t KvCacheShape::index_page_bytes() const {
+  return size_t{kBlockTokens} * head_dim * size_of(dtype);
+}
 
 size_t KvCacheShape::block_bytes() const {
   const auto sparse = std::count(layer_is_sparse.begin(), layer_is_sparse.end(), 1);
@@ -29,16 +31,20 @@ Result<KvCache> KvCache::create(KvCacheShape shape) {
     if (shape.layer_is_sparse[layer]) bytes += shape.index_page_bytes() * shape.num_blocks;
   }
   bytes = std::max<size_t>(bytes, 1);
-  void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* memory =
+      mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED)
-    return Error{Errc::kIo, strf("no address space for a cache of {} blocks ({} bytes)", shape.num_blocks, bytes)};
+    return Error{Errc::kIo,
+                 strf("no address space for a cache of {} blocks ({} bytes)", shape.num_blocks, bytes)};
   madvise(memory, bytes, MADV_HUGEPAGE);
   cache.memory_ = {static_cast<std::byte*>(memory), Unmap{bytes}};
   cache.shape_ = std::move(shape);
   return cache;
 }
 
-void KvCache::Unmap::operator()(std::byte* memory) const { munmap(memory, bytes); }
+void KvCache::Unmap::operator()(std::byte* memory) const {
+  munmap(memory, bytes);
+}
 
 void* KvCache::index_pages(int layer) const {
   SPARROW_CHECK(shape_.layer_is_sparse[layer]);

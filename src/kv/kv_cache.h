@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// KvCache: the pages of all layers. A block is K and V of every layer and index-K of every sparse layer under one id, so
-// that no lane of it can be left behind. Engine thread only.
+// KvCache: the pages of all layers. A block is K and V of every layer and index-K of every sparse layer under
+// one id, so that no lane of it can be left behind. Engine thread only.
 #pragma once
 
 #include <cstdint>

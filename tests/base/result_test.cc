@@ -13,7 +13,9 @@ Result<int> half(int x) {
   return x / 2;
 }
 
-Result<int> quarter(int x) { return SPARROW_TRY(half(SPARROW_TRY(half(x)))); }
+Result<int> quarter(int x) {
+  return SPARROW_TRY(half(SPARROW_TRY(half(x))));
+}
 
 TEST(Result, TryHandsOnTheFirstError) {
   EXPECT_EQ(quarter(8).value(), 2);
@@ -27,9 +29,13 @@ TEST(Result, CarriesMoveOnlyValues) {
   EXPECT_EQ(*taken, 7);
 }
 
-TEST(ResultDeathTest, TheValueOfAnErrorIsABug) { EXPECT_DEATH((void)half(3).value(), "check failed"); }
+TEST(ResultDeathTest, TheValueOfAnErrorIsABug) {
+  EXPECT_DEATH((void)half(3).value(), "check failed");
+}
 
-TEST(CheckDeathTest, PrintsBothSides) { EXPECT_DEATH(SPARROW_CHECK_EQ(2 + 2, 5), "2 \\+ 2 == 5: 4 against 5"); }
+TEST(CheckDeathTest, PrintsBothSides) {
+  EXPECT_DEATH(SPARROW_CHECK_EQ(2 + 2, 5), "2 \\+ 2 == 5: 4 against 5");
+}
 
 }  // namespace
 }  // namespace sparrow

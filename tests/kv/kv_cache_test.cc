@@ -9,7 +9,8 @@ namespace sparrow {
 namespace {
 
 KvCacheShape small_shape() {
-  return {.num_blocks = 3, .kv_heads = 2, .head_dim = 128, .dtype = DType::kBF16, .layer_is_sparse = {0, 1, 1}};
+  return {
+      .num_blocks = 3, .kv_heads = 2, .head_dim = 128, .dtype = DType::kBF16, .layer_is_sparse = {0, 1, 1}};
 }
 
 TEST(KvCache, ABlockIsKVOfEveryLayerAndIndexKeysOfSparseOnes) {
@@ -21,7 +22,8 @@ TEST(KvCache, ABlockIsKVOfEveryLayerAndIndexKeysOfSparseOnes) {
 
 // The released model: 137,472 bytes for each token with bf16 caches.
 TEST(KvCache, MatchesTheReleasedModelsBytesPerToken) {
-  KvCacheShape shape{.num_blocks = 1, .kv_heads = 4, .head_dim = 128, .dtype = DType::kBF16, .layer_is_sparse = {}};
+  KvCacheShape shape{
+      .num_blocks = 1, .kv_heads = 4, .head_dim = 128, .dtype = DType::kBF16, .layer_is_sparse = {}};
   for (int layer = 0; layer < 60; ++layer) shape.layer_is_sparse.push_back(layer >= 3);
   EXPECT_EQ(shape.block_bytes() / kBlockTokens, 137472u);
 }
