@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+// Checkpoint: a folder of safetensors files, mapped and used in place. Opening one proves that every tensor
+// is there with the right shape and type, and that nothing is left over.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <memory>
+#include <vector>
+
+#include "base/progress.h"
+#include "base/result.h"
+#include "model/config.h"
+#include "model/safetensors.h"
+#include "model/weights.h"
+
+namespace sparrow {
+
+struct CheckpointOptions {
+  // Bring the pages into memory now rather than at first use. Skipped where the files are larger than the
+  // memory.
+  bool prefault = true;
+  ProgressFn progress;  // bytes read, bytes in all
+};
+
+class Checkpoint {
+ public:
+  static Result<Checkpoint> open(const std::filesystem::path& dir, const CheckpointOptions& options = {});
+
+  const ModelConfig& config() const { return config_; }
+  // Valid as long as the checkpoint; moving it keeps them valid.
+  const Weights& weights() const { return weights_; }
+  // Bytes of all tensors that belong to the model.
+  size_t weight_bytes() const { return weight_bytes_; }
+  size_t num_tensors() const { return num_tensors_; }
+
+ private:
+  Checkpoint() = default;
+
+  ModelConfig config_;
+  std::vector<SafetensorsFile> files_;
+  std::vector<std::unique_ptr<std::byte[]>> copies_;  // tensors that could not be used where they lie
+  Weights weights_;
+  size_t weight_bytes_ = 0;
+  size_t num_tensors_ = 0;
+};
+
+}  // namespace sparrow

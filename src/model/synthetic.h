@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// Random checkpoints in the released layout, for tests, demonstrations and measurements where the real one
+// does not fit. The same preset, seed and type give the same bytes on every machine.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "base/progress.h"
+#include "base/result.h"
+
+namespace sparrow {
+
+struct SyntheticOptions {
+  std::string preset = "tiny";
+  uint64_t seed = 0;
+  std::filesystem::path dir;
+  // kBF16 or kF32 for all weights, or kF8E4M3 for the released MXFP8 layout.
+  DType dtype = DType::kBF16;
+};
+
+struct SyntheticPreset {
+  std::string_view name;
+  std::string_view summary;
+};
+std::vector<SyntheticPreset> synthetic_presets();
+
+struct SyntheticConfig {
+  std::string config_json, generation_config_json;
+};
+Result<SyntheticConfig> synthetic_config(std::string_view preset, DType dtype);
+
+// Creates the folder if need be. A folder that already holds config.json is left alone, and is an error.
+Status write_synthetic_checkpoint(const SyntheticOptions& options, const ProgressFn& progress = {});
+
+}  // namespace sparrow

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights: views of the text model's tensors, as stored. Whoever opened the checkpoint keeps the memory
+// alive.
+#pragma once
+
+#include <vector>
+
+#include "base/tensor.h"
+#include "ops/ops.h"
+
+namespace sparrow {
+
+struct LayerWeights {
+  Tensor input_norm, post_attention_norm;
+  ops::Weight q, k, v, o;
+  Tensor q_norm, k_norm;
+  // Sparse layers only.
+  ops::Weight index_q, index_k;
+  Tensor index_q_norm, index_k_norm;
+
+  ops::MlpWeights mlp;  // the dense MLP, or the shared expert of a MoE layer
+  // MoE layers only.
+  ops::Weight router;
+  Tensor router_bias;  // always F32
+  std::vector<ops::MlpWeights> experts;
+};
+
+struct Weights {
+  Tensor embed;  // [vocab_size, hidden_size]
+  Tensor final_norm;
+  ops::Weight lm_head;
+  std::vector<LayerWeights> layers;
+};
+
+}  // namespace sparrow
