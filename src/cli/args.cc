@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command line, declared in one place: the only file that compiles CLI11.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/dtype.h"
+#include "cli/commands.h"
+#include "cli/suggest.h"
+#include "model/synthetic.h"
+
+namespace sparrow::cli {
+namespace {
+
+constexpr int kExitUsage = 2;
+
+std::string examples(std::initializer_list<const char*> lines) {
+  std::string text = "Examples:\n";
+  for (const char* line : lines) text += strf("  {}\n", line);
+  return text;
+}
+
+void add_threads(CLI::App* command, int& threads) {
+  command->add_option("--threads", threads, "CPU threads (default: all)")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N");
+}
+
+CLI::App* add_generate(CLI::App& app, GenerateOptions& o) {
+  CLI::App* command =
+      app.add_subcommand("generate", "Generate from one prompt and print token ids as they come");
+  command->add_option("--model", o.model, "Folder of the checkpoint")->required()->type_name("DIR");
+  command->add_option("--prompt-ids", o.prompt_ids, "Prompt: 1,2,3 or a file with a JSON array of ids")
+      ->required()
+      ->type_name("IDS|FILE");
+  command->add_option("--max-tokens", o.max_tokens, "Stop after this many tokens (default 64)")
+      ->check(CLI::Range(1, 1 << 24))
+      ->type_name("N");
+  command
+      ->add_option("--temperature", o.temperature,
+                   "0 is greedy (default: the model's generation_config.json, or 1)")
+      ->type_name("T");
+  command->add_option("--top-p", o.top_p, "Sample from the smallest set with this probability, in (0, 1]")
+      ->type_name("P");
+  command->add_option("--top-k", o.top_k, "Sample from the K most probable ids; 0 for all")->type_name("K");
+  command->add_option("--seed", o.seed, "Seed of the draws; same seed, same tokens (default 0)")
+      ->type_name("S");
+  command->add_flag("--ignore-eos", o.ignore_eos, "Go on after an end-of-sequence token");
+  command
+      ->add_option("--chunk", o.chunk,
+                   "Prompt tokens run at once; changes speed and memory, never the result (default 512)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->type_name("N");
+  add_threads(command, o.threads);
+  command->footer(
+      examples({"sparrow make-model --preset tiny --out /tmp/tiny",
+                "sparrow generate --model /tmp/tiny --prompt-ids 1,2,3 --max-tokens 16 --temperature 0",
+                "sparrow generate --model /tmp/tiny --prompt-ids prompt.json --top-p 0.95 --seed 7"}));
+  return command;
+}
+
+CLI::App* add_trace(CLI::App& app, TraceOptions& o) {
+  CLI::App* command = app.add_subcommand(
+      "trace", "Run a prompt and write logits, hidden states and selected blocks to a file");
+  command->add_option("--model", o.model, "Folder of the checkpoint")->required()->type_name("DIR");
+  command->add_option("--ids", o.ids, "Prompt: a file with a JSON array of token ids")
+      ->required()
+      ->type_name("FILE");
+  command
+      ->add_option(
+          "--positions", o.positions,
+          "Positions to record, such as 0,127,-1; negative ones count from the end (default: the last)")
+      ->type_name("LIST");
+  command->add_option("--out", o.out, "File to write (safetensors)")->required()->type_name("FILE");
+  command->add_option("--chunk", o.chunk, "Prompt tokens run at once (default: all)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->type_name("N");
+  command->add_option("--decode", o.decode, "Greedy steps after the prompt (default 0)")
+      ->check(CLI::Range(0, 1 << 24))
+      ->type_name("N");
+  command
+      ->add_option("--shuffle-blocks", o.shuffle_blocks, "Use cache blocks in an order shuffled by this seed")
+      ->type_name("S");
+  command->add_flag("--round-frequencies", o.round_frequencies,
+                    "Round the rotary frequencies to bf16, as transformers does after model.to(bfloat16)");
+  add_threads(command, o.threads);
+  command->footer(
+      examples(
+          {"sparrow trace --model DIR --ids prompt.json --positions 0,127,128,-1 --out run.safetensors",
+           "sparrow trace --model DIR --ids prompt.json --chunk 128 --decode 48 --out run.safetensors"}) +
+      "\nTensors written: input_ids, logit_positions, logits, hidden.N (input of layer N; the last one after "
+      "the\n"
+      "final norm), selected_blocks.L [index heads, positions, top-k], greedy_ids, greedy_logits.\n");
+  return command;
+}
+
+CLI::App* add_make_model(CLI::App& app, MakeModelOptions& o) {
+  CLI::App* command =
+      app.add_subcommand("make-model", "Write a random checkpoint in the layout of the released model");
+  std::vector<std::string> names;
+  std::string presets = "\nPresets:\n";
+  for (const SyntheticPreset& preset : synthetic_presets()) {
+    names.emplace_back(preset.name);
+    presets += strf("  {:<10} {}\n", preset.name, preset.summary);
+  }
+  command->add_option("--preset", o.preset, "Size of the model, see below")
+      ->required()
+      ->check(CLI::IsMember(names))
+      ->type_name("NAME");
+  command->add_option("--out", o.out, "Folder to write; must not hold a model yet")
+      ->required()
+      ->type_name("DIR");
+  command->add_option("--seed", o.seed, "Same preset, seed and type: same bytes (default 0)")->type_name("S");
+  command
+      ->add_option("--dtype", o.dtype, "bf16, f32, or mxfp8 (e4m3 with a scale for 32 inputs); default bf16")
+      ->check(CLI::IsMember({"bf16", "f32", "mxfp8"}))
+      ->type_name("TYPE");
+  command->footer(
+      examples({"sparrow make-model --preset tiny --out /tmp/tiny",
+                "sparrow make-model --preset small --dtype mxfp8 --seed 7 --out /tmp/small-mxfp8"}) +
+      presets);
+  return command;
+}
+
+int usage_error(const std::string& message, const CLI::App& command) {
+  const std::string name = command.get_parent() ? "sparrow " + command.get_name() : "sparrow";
+  std::fputs(strf("sparrow: {} (see {} --help)\n", message, name).c_str(), stderr);
+  return kExitUsage;
+}
+
+// The subcommand on the command line, or the program itself.
+const CLI::App& chosen(const CLI::App& app) {
+  const auto subcommands = app.get_subcommands();
+  return subcommands.empty() ? app : *subcommands.front();
+}
+
+// Names what CLI11 could not place and the nearest thing it could have been.
+int unknown_argument(const CLI::App& app) {
+  const CLI::App& command = chosen(app);
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command.get_options())
+    known.push_back("--" + option->get_name().substr(2));
+  if (&command == &app)
+    for (const CLI::App* sub : app.get_subcommands({})) known.push_back(sub->get_name());
+  const std::vector<std::string> extras = app.remaining(true);
+  const std::string wrong = extras.empty() ? "?" : extras.front().substr(0, extras.front().find('='));
+  const std::string nearest = nearest_word(wrong, known);
+  const char* kind = wrong.starts_with("-") ? "flag" : &command == &app ? "command" : "argument";
+  return usage_error(
+      strf("unknown {} {}{}", kind, wrong, nearest.empty() ? "" : ", did you mean " + nearest + "?"),
+      command);
+}
+
+}  // namespace
+
+std::variant<Command, int> parse_args(int argc, const char* const* argv) {
+  CLI::App app("Sparrow runs MiniMax-M3 with its native block-sparse attention.", "sparrow");
+  app.set_version_flag("--version", "sparrow " SPARROW_VERSION);
+  app.footer(examples({"sparrow make-model --preset tiny --out /tmp/tiny",
+                       "sparrow generate --model /tmp/tiny --prompt-ids 1,2,3 --max-tokens 16"}) +
+             "\nEach command explains itself: sparrow generate --help\n");
+  GenerateOptions generate;
+  TraceOptions trace;
+  MakeModelOptions make_model;
+  const CLI::App* generate_command = add_generate(app, generate);
+  const CLI::App* trace_command = add_trace(app, trace);
+  add_make_model(app, make_model);
+  app.require_subcommand(1);
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& e) {  // --help, --version
+    return app.exit(e);
+  } catch (const CLI::ExtrasError&) {
+    return unknown_argument(app);
+  } catch (const CLI::RequiredError& e) {
+    // A misspelt flag also leaves the right one missing: the misspelling is the better thing to say.
+    if (!app.remaining(true).empty()) return unknown_argument(app);
+    return usage_error(e.what(), chosen(app));
+  } catch (const CLI::ParseError& e) {
+    return usage_error(e.what(), chosen(app));
+  }
+  if (*generate_command) return Command(std::move(generate));
+  if (*trace_command) return Command(std::move(trace));
+  return Command(std::move(make_model));
+}
+
+}  // namespace sparrow::cli

@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+// `sparrow trace`: runs a prompt and some greedy steps and writes what an oracle can be compared with.
+#include <algorithm>
+#include <cstring>
+
+#include "cli/commands.h"
+#include "cli/load_model.h"
+#include "cli/token_ids.h"
+#include "engine/sampler.h"
+#include "model/safetensors.h"
+
+namespace sparrow::cli {
+namespace {
+
+// Everything that goes into the file, in its order of arrival.
+struct Trace {
+  std::vector<int32_t> input_ids, positions, greedy_ids;
+  std::vector<float> logits, greedy_logits;
+  Capture capture;
+};
+
+// Negative positions count from the end; the result is ascending and unique.
+Result<std::vector<int32_t>> wanted_positions(const std::string& list, int num_tokens) {
+  std::vector<int32_t> positions{-1};
+  if (!list.empty()) positions = SPARROW_TRY(parse_int_list(list, "--positions"));
+  for (int32_t& position : positions) {
+    if (position < -num_tokens || position >= num_tokens)
+      return Error{Errc::kInvalidArgument,
+                   strf("--positions {} is not in a prompt of {} tokens", position, num_tokens)};
+    if (position < 0) position += num_tokens;
+  }
+  std::sort(positions.begin(), positions.end());
+  positions.erase(std::unique(positions.begin(), positions.end()), positions.end());
+  return positions;
+}
+
+// Takes the row of the last position out again.
+void drop_last_row(Trace& trace) {
+  const auto drop = [rows = trace.positions.size()](auto& values) {
+    values.resize(values.size() / rows * (rows - 1));
+  };
+  drop(trace.logits);
+  for (auto& hidden : trace.capture.hidden) drop(hidden);
+  for (auto& selected : trace.capture.selected_blocks) drop(selected);
+  trace.positions.pop_back();
+}
+
+// Runs the prompt chunk by chunk, keeps what is wanted, and returns the greedy id after its last token.
+Result<int32_t> run_prompt(ModelRunner& runner, Sequence& sequence, int chunk, Trace& trace) {
+  const int total = static_cast<int>(trace.input_ids.size());
+  const bool last_wanted = trace.positions.back() == total - 1;
+  if (!last_wanted) trace.positions.push_back(total - 1);
+  for (int begin = 0; begin < total; begin += chunk) {
+    const int end = std::min(begin + chunk, total);
+    SequenceSlice slice{.sequence = &sequence, .num_tokens = end - begin, .logit_offsets = {}};
+    for (const int32_t position : trace.positions)
+      if (position >= begin && position < end) slice.logit_offsets.push_back(position - begin);
+    const Tensor logits = SPARROW_TRY(runner.run({&slice, 1}, &trace.capture));
+    trace.logits.insert(trace.logits.end(), logits.as<float>(), logits.as<float>() + logits.numel());
+  }
+  const int64_t vocab = static_cast<int64_t>(trace.logits.size() / trace.positions.size());
+  const auto id = argmax({trace.logits.data() + trace.logits.size() - vocab, static_cast<size_t>(vocab)});
+  if (!id) return Error{Errc::kCorrupt, "the logits after the prompt are not finite numbers"};
+  if (!last_wanted) drop_last_row(trace);
+  return *id;
+}
+
+Status run_greedy(ModelRunner& runner, Sequence& sequence, int steps, Trace& trace) {
+  for (int step = 0; step < steps; ++step) {
+    sequence.ids.push_back(trace.greedy_ids.back());
+    const SequenceSlice slice{.sequence = &sequence, .num_tokens = 1, .logit_offsets = {0}};
+    const Tensor logits = SPARROW_TRY(runner.run({&slice, 1}));
+    const std::span<const float> row(logits.as<float>(), logits.numel());
+    trace.greedy_logits.insert(trace.greedy_logits.end(), row.begin(), row.end());
+    const auto id = argmax(row);
+    if (!id) return Error{Errc::kCorrupt, strf("the logits of greedy step {} are not finite numbers", step)};
+    trace.greedy_ids.push_back(*id);
+  }
+  return Ok{};
+}
+
+// The names and shapes of tests/golden/README.md. Selections are stored [index heads, positions, top-k].
+class TraceFile {
+ public:
+  void add(const std::string& name, DType dtype, std::vector<int64_t> shape, const void* data) {
+    specs_.push_back({name, dtype, std::move(shape)});
+    data_.push_back(static_cast<const std::byte*>(data));
+  }
+  Status write(const std::filesystem::path& path) {
+    SafetensorsWriter writer = SPARROW_TRY(SafetensorsWriter::create(path, specs_));
+    for (size_t i = 0; i < specs_.size(); ++i) SPARROW_TRY(writer.write(i, {data_[i], specs_[i].bytes()}));
+    return writer.finish();
+  }
+
+ private:
+  std::vector<TensorSpec> specs_;
+  std::vector<const std::byte*> data_;
+};
+
+std::vector<int32_t> heads_first(const std::vector<int32_t>& rows, int64_t num_rows, int64_t heads,
+                                 int64_t top_k) {
+  std::vector<int32_t> result(rows.size());
+  for (int64_t row = 0; row < num_rows; ++row)
+    for (int64_t head = 0; head < heads; ++head)
+      std::memcpy(&result[(head * num_rows + row) * top_k], &rows[(row * heads + head) * top_k],
+                  top_k * sizeof(int32_t));
+  return result;
+}
+
+Status write_trace(const Trace& trace, const ModelConfig& config, const std::filesystem::path& path) {
+  const auto count = [](const auto& values) { return static_cast<int64_t>(values.size()); };
+  const int64_t rows = count(trace.positions), vocab = config.vocab_size;
+  TraceFile file;
+  file.add("input_ids", DType::kI32, {count(trace.input_ids)}, trace.input_ids.data());
+  file.add("logit_positions", DType::kI32, {rows}, trace.positions.data());
+  file.add("logits", DType::kF32, {rows, vocab}, trace.logits.data());
+  file.add("greedy_ids", DType::kI32, {count(trace.greedy_ids)}, trace.greedy_ids.data());
+  if (!trace.greedy_logits.empty())
+    file.add("greedy_logits", DType::kF32, {count(trace.greedy_logits) / vocab, vocab},
+             trace.greedy_logits.data());
+  for (size_t layer = 0; layer < trace.capture.hidden.size(); ++layer)
+    file.add(strf("hidden.{}", layer), DType::kF32, {rows, config.hidden_size},
+             trace.capture.hidden[layer].data());
+  std::vector<std::vector<int32_t>> selections;
+  selections.reserve(config.num_layers);
+  for (size_t layer = 0; layer < trace.capture.selected_blocks.size(); ++layer) {
+    if (!config.layer_is_sparse[layer]) continue;
+    selections.push_back(
+        heads_first(trace.capture.selected_blocks[layer], rows, config.num_kv_heads, config.top_k_blocks));
+    file.add(strf("selected_blocks.{}", layer), DType::kI32, {config.num_kv_heads, rows, config.top_k_blocks},
+             selections.back().data());
+  }
+  return file.write(path);
+}
+
+}  // namespace
+
+Status run_trace(const TraceOptions& options) {
+  Trace trace;
+  trace.input_ids = SPARROW_TRY(read_id_file(options.ids));
+  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model));
+  ModelConfig config = checkpoint.config();
+  config.rope.round_frequencies = options.round_frequencies;
+  SPARROW_TRY(check_prompt(trace.input_ids, config.vocab_size, options.decode, config.max_positions));
+  const int num_tokens = static_cast<int>(trace.input_ids.size());
+  trace.positions = SPARROW_TRY(wanted_positions(options.positions, num_tokens));
+
+  const auto runner = SPARROW_TRY(start_runner(config, checkpoint, int64_t{num_tokens} + options.decode,
+                                               options.threads, options.shuffle_blocks));
+  Sequence sequence = runner->new_sequence();
+  sequence.ids = trace.input_ids;
+  const int chunk = options.chunk > 0 ? options.chunk : num_tokens;
+  trace.greedy_ids = {SPARROW_TRY(run_prompt(*runner, sequence, chunk, trace))};
+  SPARROW_TRY(run_greedy(*runner, sequence, options.decode, trace));
+  return write_trace(trace, config, options.out);
+}
+
+}  // namespace sparrow::cli

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Composition root: the command line picks a command, the command's errors become one line and an exit code.
+#include <cstdio>
+
+#include "cli/commands.h"
+
+namespace {
+
+using namespace sparrow;
+
+// Bad input of any kind ends with 2; only a bug ends otherwise.
+constexpr int kExitBadInput = 2;
+
+Status run(const cli::GenerateOptions& options) {
+  return cli::run_generate(options);
+}
+Status run(const cli::TraceOptions& options) {
+  return cli::run_trace(options);
+}
+Status run(const cli::MakeModelOptions& options) {
+  return cli::run_make_model(options);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto parsed = cli::parse_args(argc, argv);
+  if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
+  const Status status =
+      std::visit([](const auto& options) { return run(options); }, std::get<cli::Command>(parsed));
+  if (status.ok()) return 0;
+  std::fprintf(stderr, "sparrow: %s\n", status.error().message.c_str());
+  return kExitBadInput;
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+// The program from its command line: what it prints, what it writes, and how it says no.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <fstream>
+#include <sstream>
+
+#include "support/golden.h"
+#include "support/program.h"
+
+namespace sparrow::test {
+namespace {
+
+using testing::HasSubstr;
+
+constexpr double kF32Tolerance = 1e-4;  // as in the oracle test
+
+int num_lines(const std::string& text) {
+  return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+}
+
+std::vector<int> ids_in(const std::string& text) {
+  std::istringstream in(text);
+  return {std::istream_iterator<int>(in), {}};
+}
+
+std::string join(const std::vector<int32_t>& values) {
+  std::string text;
+  for (const int32_t value : values) text += strf("{}{}", text.empty() ? "" : ",", value);
+  return text;
+}
+
+std::filesystem::path write_ids(const std::filesystem::path& dir, const std::vector<int32_t>& ids) {
+  std::ofstream(dir / "ids.json") << "[" << join(ids) << "]";
+  return dir / "ids.json";
+}
+
+TEST(Program, TraceAgreesWithTheOracleForAnyChunk) {
+  const TempDir dir;
+  const TensorFile golden(golden_dir() / "yarn.golden.safetensors");
+  const auto ids = write_ids(dir.path, golden.ints("input_ids"));
+  std::vector<std::string> files;
+  for (const std::string chunk : {"300", "2200"}) {
+    const auto out = dir.path / (chunk + ".safetensors");
+    const auto result = run_sparrow({"trace", "--model", golden_dir() / "yarn", "--ids", ids, "--positions",
+                                     join(golden.ints("logit_positions")), "--chunk", chunk, "--decode", "48",
+                                     "--shuffle-blocks", chunk, "--out", out});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const TensorFile trace(out);
+    EXPECT_EQ(trace.ints("logit_positions"), golden.ints("logit_positions"));
+    for (const std::string name : {"logits", "hidden.0", "hidden.1", "hidden.2", "greedy_logits"}) {
+      EXPECT_EQ(trace.shape(name), golden.shape(name)) << name;
+      EXPECT_LT(relative_error(trace.floats(name), golden.floats(name)), kF32Tolerance) << name;
+    }
+    EXPECT_EQ(trace.ints("greedy_ids"), golden.ints("greedy_ids"));
+    EXPECT_EQ(trace.shape("selected_blocks.1"), golden.shape("selected_blocks.1"));
+    const auto match =
+        compare_selections(trace.ints("selected_blocks.1"), golden.ints("selected_blocks.1"), 4);
+    EXPECT_EQ(match.equal, match.rows);
+    std::ifstream file(out, std::ios::binary);
+    files.emplace_back(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>());
+  }
+  EXPECT_EQ(files[0], files[1]) << "the files of two chunk sizes differ";
+}
+
+TEST(Program, TraceRecordsExactlyThePositionsAskedFor) {
+  const TempDir dir;
+  const auto ids = write_ids(dir.path, {1, 2, 3, 4, 5});
+  const auto out = dir.path / "t.safetensors";
+  const auto result = run_sparrow(
+      {"trace", "--model", golden_dir() / "yarn", "--ids", ids, "--positions", "3,0,-4", "--out", out});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const TensorFile trace(out);
+  EXPECT_EQ(trace.ints("logit_positions"), (std::vector<int32_t>{0, 1, 3}));
+  EXPECT_EQ(trace.shape("logits"), (std::vector<int64_t>{3, 320}));
+  EXPECT_EQ(trace.shape("hidden.2"), (std::vector<int64_t>{3, 128}));
+  EXPECT_EQ(trace.shape("selected_blocks.1"), (std::vector<int64_t>{1, 3, 4}));
+  EXPECT_EQ(trace.ints("greedy_ids").size(), 1u);
+  EXPECT_FALSE(trace.has("greedy_logits"));
+}
+
+TEST(Program, MakesAModelAndGeneratesFromItTheSameWayTwice) {
+  const TempDir dir;
+  for (const std::string dtype : {"bf16", "f32", "mxfp8"}) {
+    const auto model = dir.path / dtype;
+    const auto made =
+        run_sparrow({"make-model", "--preset", "tiny", "--seed", "3", "--dtype", dtype, "--out", model});
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+    const std::vector<std::string> base = {"generate", "--model",      model, "--prompt-ids",
+                                           "1,2,3,4",  "--max-tokens", "24",  "--ignore-eos"};
+    const auto with = [&](std::vector<std::string> more) {
+      more.insert(more.begin(), base.begin(), base.end());
+      const auto result = run_sparrow(more);
+      EXPECT_EQ(result.exit_code, 0) << result.err;
+      EXPECT_THAT(result.err, HasSubstr("tokens/s"));
+      return ids_in(result.out);
+    };
+    const auto greedy = with({"--temperature", "0"});
+    ASSERT_EQ(greedy.size(), 24u);
+    EXPECT_EQ(with({"--temperature", "0", "--chunk", "1", "--threads", "1"}), greedy);
+    const auto sampled = with({"--temperature", "1", "--top-p", "0.95", "--seed", "5"});
+    EXPECT_EQ(with({"--temperature", "1", "--top-p", "0.95", "--seed", "5", "--chunk", "3"}), sampled);
+    EXPECT_NE(with({"--temperature", "1", "--top-p", "0.95", "--seed", "6"}), sampled);
+    EXPECT_EQ(with({"--temperature", "1", "--top-k", "1"}), greedy);
+  }
+}
+
+TEST(Program, AnEndTokenEndsTheOutputUnlessIgnored) {
+  const TempDir dir;
+  const auto model = dir.path / "m";
+  ASSERT_EQ(run_sparrow({"make-model", "--preset", "tiny", "--out", model}).exit_code, 0);
+  const std::vector<std::string> command = {
+      "generate", "--model", model, "--prompt-ids", "5", "--max-tokens", "12", "--temperature", "0"};
+  const auto ignored = [&] {
+    auto with_flag = command;
+    with_flag.push_back("--ignore-eos");
+    return ids_in(run_sparrow(with_flag).out);
+  }();
+  ASSERT_EQ(ignored.size(), 12u);
+  // Make the fourth token of the greedy output the end token.
+  const size_t end = std::find(ignored.begin(), ignored.end(), ignored[3]) - ignored.begin();
+  std::ofstream(model / "generation_config.json") << "{\"eos_token_id\": [" << ignored[3] << "]}";
+  const auto result = run_sparrow(command);
+  EXPECT_EQ(ids_in(result.out), std::vector<int>(ignored.begin(), ignored.begin() + end + 1)) << result.err;
+}
+
+TEST(Program, HelpTeachesByExample) {
+  const auto top = run_sparrow({"--help"});
+  EXPECT_EQ(top.exit_code, 0);
+  for (const char* word : {"generate", "trace", "make-model", "Examples:"})
+    EXPECT_THAT(top.out, HasSubstr(word));
+  for (const char* command : {"generate", "trace", "make-model"}) {
+    const auto help = run_sparrow({command, "--help"});
+    EXPECT_EQ(help.exit_code, 0);
+    EXPECT_THAT(help.out, HasSubstr("Examples:")) << command;
+  }
+  EXPECT_THAT(run_sparrow({"--version"}).out, HasSubstr("sparrow "));
+}
+
+struct BadCommand {
+  std::vector<std::string> args;
+  std::string says;
+};
+
+TEST(Program, BadCommandLinesGetOneLineThatNamesTheMistake) {
+  const std::string model = golden_dir() / "yarn";
+  const std::vector<BadCommand> cases = {
+      {{"generate", "--modle", "x"}, "unknown flag --modle, did you mean --model?"},
+      {{"generate", "--model", model, "--prompt-ids", "1", "--max-token", "3"}, "did you mean --max-tokens?"},
+      {{"generat"}, "unknown command generat, did you mean generate?"},
+      {{"generate", "--model", model}, "--prompt-ids"},
+      {{}, "sparrow --help"},
+      {{"generate", "--model", model, "--prompt-ids", "1", "--max-tokens", "0"}, "--max-tokens"},
+      {{"generate", "--model", model, "--prompt-ids", "1", "--max-tokens", "abc"}, "abc"},
+      {{"generate", "--model", model, "--prompt-ids", "1", "--temperature", "-1"}, "temperature"},
+      {{"generate", "--model", model, "--prompt-ids", "1", "--top-p", "0"}, "top_p"},
+      {{"generate", "--model", model, "--prompt-ids", "1,320"}, "prompt id 320"},
+      {{"generate", "--model", model, "--prompt-ids", "1,-1"}, "prompt id -1"},
+      {{"generate", "--model", model, "--prompt-ids", "1,x"}, "1,x"},
+      {{"generate", "--model", model, "--prompt-ids", "1", "--max-tokens", "9000"}, "8192 positions"},
+      {{"generate", "--model", "/nonexistent", "--prompt-ids", "1"}, "/nonexistent"},
+      {{"make-model", "--preset", "huge", "--out", "/tmp/x"}, "huge"},
+      {{"make-model", "--preset", "tiny", "--out", "/proc/no/such"}, "/proc/no/such"},
+      {{"make-model", "--preset", "tiny", "--out", model}, "config.json"},
+      {{"trace", "--model", model, "--ids", "/nonexistent.json", "--out", "/tmp/x"}, "/nonexistent.json"},
+  };
+  for (const BadCommand& bad : cases) {
+    const auto result = run_sparrow(bad.args);
+    const std::string shown = testing::PrintToString(bad.args);
+    EXPECT_EQ(result.exit_code, 2) << shown << result.err;
+    EXPECT_THAT(result.err, HasSubstr(bad.says)) << shown;
+    EXPECT_EQ(result.out, "") << shown;
+    EXPECT_THAT(result.err, HasSubstr("sparrow: ")) << shown;
+    EXPECT_LE(num_lines(result.err), 3) << shown << result.err;
+  }
+}
+
+}  // namespace
+}  // namespace sparrow::test

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Golden files and how close a run came to them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/safetensors.h"
+
+namespace sparrow::test {
+
+inline std::filesystem::path golden_dir() {
+  return SPARROW_GOLDEN_DIR;
+}
+
+// Tensors of a safetensors file as vectors. A missing tensor or a wrong type fails the test and gives an
+// empty vector.
+class TensorFile {
+ public:
+  explicit TensorFile(const std::filesystem::path& path);
+
+  bool has(const std::string& name) const { return file_.find(name) != nullptr; }
+  std::vector<int32_t> ints(const std::string& name) const { return read<int32_t>(name); }
+  std::vector<float> floats(const std::string& name) const { return read<float>(name); }
+  std::vector<int64_t> shape(const std::string& name) const { return file_.find(name)->shape; }
+
+ private:
+  template <typename T>
+  std::vector<T> read(const std::string& name) const;
+
+  SafetensorsFile file_;
+};
+
+// |a - b| / |b| over all elements. Infinite when the sizes differ or anything is not a finite number.
+double relative_error(std::span<const float> a, std::span<const float> b);
+
+// Selections are compared as sets, row by row: the oracle lists blocks by score, we list them by id.
+struct SelectionMatch {
+  int rows = 0, equal = 0;
+};
+SelectionMatch compare_selections(std::span<const int32_t> a, std::span<const int32_t> b, int64_t top_k);
+
+}  // namespace sparrow::test

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// Runs the sparrow program as a user would.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace sparrow::test {
+
+struct ProgramResult {
+  int exit_code = -1;  // 128 + signal when it was killed
+  std::string out, err;
+};
+
+ProgramResult run_sparrow(const std::vector<std::string>& args);
+
+// A new empty folder, removed with all its content at the end.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+
+  std::filesystem::path path;
+};
+
+}  // namespace sparrow::test
