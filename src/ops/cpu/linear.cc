@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+// linear and route: activations packed once, then strips of outputs claimed by the threads.
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "ops/cpu/ops_cpu.h"
+
+namespace sparrow::ops::cpu {
+namespace {
+
+// Packs all rows of x on the pool's threads.
+void pack_rows(Exec& exec, const GemmEngine& engine, const Tensor& x, void* packed) {
+  // Wide enough to spread one group of rows over the threads when there are no more.
+  constexpr int64_t kColumns = 2048;
+  const int64_t columns = x.cols(), pieces = (columns + kColumns - 1) / kColumns;
+  const int64_t groups = (x.rows() + kRowGroup - 1) / kRowGroup;
+  const auto pack = [&](int64_t item) {
+    const int64_t row = item / pieces * kRowGroup, column = item % pieces * kColumns;
+    const int64_t count = std::min(kRowGroup, x.rows() - row);
+    const void* rows[kRowGroup];
+    for (int64_t r = 0; r < count; ++r)
+      rows[r] = row_at(x, row + r) + column * static_cast<int64_t>(size_of(x.dtype));
+    engine.pack({.rows = rows,
+                 .type = x.dtype,
+                 .count = count,
+                 .columns = std::min(kColumns, columns - column),
+                 .packed = packed,
+                 .packed_columns = columns,
+                 .first_row = row,
+                 .first_column = column});
+  };
+  if (groups == 1) {
+    for (int64_t item = 0; item < pieces; ++item) pack(item);
+  } else {
+    exec.pool.parallel_for(groups * pieces, [&](int64_t item, int) { pack(item); });
+  }
+}
+
+struct Strips {
+  const Projection* projection;
+  WeightView weight;
+  int64_t width, row_chunks, items;
+};
+
+void run_engine(Exec& exec, const Kernels& kernels, const GemmEngine& engine, const Tensor& x,
+                std::span<const Strips> all) {
+  const int64_t rows = x.rows(), threads = exec.pool.size();
+  Scratch::Scope scope(exec.scratch);
+  char* packed = scope.take<char>(engine.packed_bytes(rows, x.cols()));
+  pack_rows(exec, engine, x, packed);
+  const int64_t workspace_bytes = round_up(engine.workspace_bytes(x.cols()), 64);
+  char* workspaces = scope.take<char>(threads * workspace_bytes);
+  const int64_t c_elements = round_up(std::min(rows, kMaxRows), kRowGroup) * kMaxStrip;
+  float* results = scope.take<float>(threads * c_elements);
+
+  int64_t items = 0;
+  for (const Strips& strips : all) items += strips.items;
+  exec.pool.parallel_for(items, [&](int64_t item, int worker) {
+    const Strips* strips = all.data();
+    while (item >= strips->items) item -= strips++->items;
+    const Tensor& out = strips->projection->out;
+    const int64_t row = item % strips->row_chunks * kMaxRows, count = std::min(kMaxRows, rows - row);
+    const int64_t output = item / strips->row_chunks * strips->width;
+    const int64_t outputs = std::min(strips->width, out.cols() - output);
+    float* c = results + worker * c_elements;
+    engine.multiply({.packed = packed,
+                     .first_row = row,
+                     .rows = count,
+                     .weight = strips->weight,
+                     .first_output = output,
+                     .outputs = outputs,
+                     .c = c,
+                     .c_stride = kMaxStrip,
+                     .workspace = workspaces + worker * workspace_bytes});
+    for (int64_t r = 0; r < count; ++r)
+      kernels.row->from_f32(c + r * kMaxStrip,
+                            row_at(out, row + r) + output * static_cast<int64_t>(size_of(out.dtype)),
+                            out.dtype, outputs);
+  });
+}
+
+}  // namespace
+
+WeightView view_of(const Weight& weight, int64_t columns) {
+  SPARROW_CHECK_EQ(weight.in(), columns);
+  const DType type = weight.values.dtype;
+  WeightView view{
+      .values = weight.values.data, .type = type, .columns = columns, .stride = weight.values.row_stride};
+  if (type == DType::kF8E4M3) {
+    SPARROW_CHECK_EQ(columns % 32, 0);
+    SPARROW_CHECK_EQ(weight.scales.cols(), columns / 32);
+    view.scales = weight.scales.as<uint8_t>();
+    view.scale_stride = weight.scales.row_stride;
+  } else {
+    SPARROW_CHECK(type == DType::kBF16 || type == DType::kF32);
+  }
+  return view;
+}
+
+int64_t strip_outputs(int64_t outputs, int64_t rows, int threads) {
+  constexpr int64_t kNarrow = 32, kFewRows = 32;
+  int64_t width = rows <= kFewRows ? kNarrow : kMaxStrip;
+  // Four items to a thread keep the last ones from running alone.
+  while (width > kNarrow && (outputs + width - 1) / width * ((rows + kMaxRows - 1) / kMaxRows) < 4 * threads)
+    width /= 2;
+  return width;
+}
+
+void linear(Exec& exec, const Kernels& kernels, const Tensor& x, std::span<const Projection> projections) {
+  if (x.rows() == 0) return;
+  // The engine is chosen by types alone, so that a row meets the same arithmetic in every call.
+  std::vector<Strips> tiles, simd;
+  for (const Projection& projection : projections) {
+    const WeightView weight = view_of(*projection.weight, x.cols());
+    SPARROW_CHECK_EQ(projection.out.rows(), x.rows());
+    SPARROW_CHECK_EQ(projection.out.cols(), projection.weight->out());
+    const int64_t outputs = projection.out.cols();
+    const int64_t width = strip_outputs(outputs, x.rows(), exec.pool.size());
+    const int64_t row_chunks = (x.rows() + kMaxRows - 1) / kMaxRows;
+    const Strips strips{&projection, weight, width, row_chunks, (outputs + width - 1) / width * row_chunks};
+    (&kernels.engine(x.dtype, weight.type) == kernels.tiles ? tiles : simd).push_back(strips);
+  }
+  if (!tiles.empty()) run_engine(exec, kernels, *kernels.tiles, x, tiles);
+  if (!simd.empty()) run_engine(exec, kernels, *kernels.simd, x, simd);
+}
+
+namespace {
+
+// Writes the top_k experts of one row, ascending by id, and their weights.
+void pick_experts(const float* logits, const float* bias, int64_t experts, int top_k, int32_t* ids,
+                  float* weights) {
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  const auto sigmoid = [&](int64_t e) { return 1.0f / (1.0f + std::exp(-logits[e])); };
+  const auto choice = [&](int64_t e) {
+    const float value = sigmoid(e) + bias[e];
+    return std::isnan(value) ? kLowest : value;
+  };
+  // Insertion keeps ids[0, count) ordered by choice, held in `weights` meanwhile. The scan ascends, so an
+  // equal later expert stays behind.
+  int count = 0;
+  for (int64_t e = 0; e < experts; ++e) {
+    const float value = choice(e);
+    if (count == top_k && !(value > weights[count - 1])) continue;
+    int at = count < top_k ? count++ : count - 1;
+    for (; at > 0 && value > weights[at - 1]; --at) {
+      weights[at] = weights[at - 1];
+      ids[at] = ids[at - 1];
+    }
+    weights[at] = value;
+    ids[at] = static_cast<int32_t>(e);
+  }
+  std::sort(ids, ids + top_k);
+  float sum = 0.0f;
+  for (int i = 0; i < top_k; ++i) {
+    weights[i] = sigmoid(ids[i]);
+    sum += weights[i];
+  }
+  for (int i = 0; i < top_k; ++i) weights[i] /= sum;
+}
+
+}  // namespace
+
+void route(Exec& exec, const Kernels& kernels, const Tensor& x, const Weight& gate, const Tensor& bias,
+           int top_k, const Tensor& ids, const Tensor& weights) {
+  const int64_t experts = gate.out();
+  SPARROW_CHECK_EQ(bias.numel(), experts);
+  SPARROW_CHECK_LE(top_k, experts);
+  SPARROW_CHECK_LE(1, top_k);
+  Scratch::Scope scope(exec.scratch);
+  const Tensor logits(scope.take<float>(x.rows() * experts), DType::kF32, {x.rows(), experts});
+  float* biases = scope.take<float>(experts);
+  kernels.row->to_f32(bias.data, bias.dtype, biases, experts);
+  const Projection projection{&gate, logits};
+  linear(exec, kernels, x, {&projection, 1});
+  // An exponential for each expert: count it as sixteen elements.
+  for_each_row(exec, x.rows(), experts * 16, [&](int64_t row, int) {
+    pick_experts(logits.row<float>(row), biases, experts, top_k, ids.row<int32_t>(row),
+                 weights.row<float>(row));
+  });
+}
+
+}  // namespace sparrow::ops::cpu

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+// mlp and moe: (row, expert) pairs grouped by expert, then two passes over the weights. Pass 1 makes the
+// hidden rows of every group; pass 2 owns a strip of outputs and adds the groups in ascending expert id, the
+// shared expert last, so that the order of a row's sum is the same in every batch.
+#include <cstring>
+#include <vector>
+
+#include "ops/cpu/ops_cpu.h"
+
+namespace sparrow::ops::cpu {
+namespace {
+
+// Packed activations of pass 1 stay below this many rows: past it, groups are taken in batches.
+constexpr int64_t kPackedRows = 2048;
+
+struct Group {
+  const MlpWeights* mlp;
+  WeightView gate, up, down;
+  std::vector<int32_t> rows;   // of x
+  std::vector<float> factors;  // of each row's contribution
+  int64_t first_row = 0;       // of this group when all groups are packed one after another
+  char* hidden = nullptr;      // packed hidden rows, made by pass 1
+};
+
+struct Pass {
+  Exec& exec;
+  const RowKernels& row;
+  const GemmEngine& engine;
+  const Tensor& x;
+};
+
+Group make_group(const MlpWeights& mlp, int64_t columns) {
+  const int64_t hidden = mlp.gate.out();
+  SPARROW_CHECK_EQ(mlp.up.out(), hidden);
+  return {&mlp,   view_of(mlp.gate, columns), view_of(mlp.up, columns), view_of(mlp.down, hidden), {}, {}, 0,
+          nullptr};
+}
+
+// Ascending by expert id, the shared expert last; rows ascending within a group.
+std::vector<Group> group_rows(const Tensor& x, const Experts& experts) {
+  std::vector<Group> groups;
+  std::vector<int32_t> group_of(experts.routed.size(), -1);
+  const int64_t top_k = experts.ids.empty() ? 0 : experts.ids.cols();
+  for (int64_t row = 0; row < x.rows(); ++row)
+    for (int64_t k = 0; k < top_k; ++k) group_of[static_cast<size_t>(experts.ids.row<int32_t>(row)[k])] = 0;
+  for (size_t e = 0; e < group_of.size(); ++e) {
+    if (group_of[e] < 0) continue;
+    group_of[e] = static_cast<int32_t>(groups.size());
+    groups.push_back(make_group(experts.routed[e], x.cols()));
+  }
+  groups.push_back(make_group(experts.shared, x.cols()));
+  for (int64_t row = 0; row < x.rows(); ++row) {
+    for (int64_t k = 0; k < top_k; ++k) {
+      const int32_t expert = experts.ids.row<int32_t>(row)[k];
+      Group& group = groups[static_cast<size_t>(group_of[static_cast<size_t>(expert)])];
+      group.rows.push_back(static_cast<int32_t>(row));
+      group.factors.push_back(experts.weights.row<float>(row)[k] * experts.scaling);
+    }
+    groups.back().rows.push_back(static_cast<int32_t>(row));
+    groups.back().factors.push_back(1.0f);
+  }
+  for (size_t g = 1; g < groups.size(); ++g)
+    groups[g].first_row =
+        groups[g - 1].first_row + round_up(static_cast<int64_t>(groups[g - 1].rows.size()), kRowGroup);
+  return groups;
+}
+
+int64_t padded_rows(std::span<const Group> groups) {
+  int64_t rows = 0;
+  for (const Group& group : groups) rows += round_up(static_cast<int64_t>(group.rows.size()), kRowGroup);
+  return rows;
+}
+
+// One engine for all experts, picked or not: a row's bits must not depend on who else is picked.
+const GemmEngine& engine_of(const Kernels& kernels, DType activation, const Experts& experts) {
+  const auto fits = [&](const MlpWeights& mlp) {
+    for (const Weight* weight : {&mlp.gate, &mlp.up, &mlp.down})
+      if (&kernels.engine(activation, weight->values.dtype) != kernels.tiles) return false;
+    return true;
+  };
+  bool tiles = kernels.tiles != nullptr && fits(experts.shared);
+  for (const MlpWeights& mlp : experts.routed) tiles = tiles && fits(mlp);
+  return tiles ? *kernels.tiles : *kernels.simd;
+}
+
+// Gathers the rows of every group, one row group to an item.
+void gather(const Pass& pass, std::span<const Group> groups, void* packed) {
+  const Tensor& x = pass.x;
+  const int64_t base = groups.front().first_row;
+  pass.exec.pool.parallel_for(padded_rows(groups) / kRowGroup, [&](int64_t item, int) {
+    size_t g = 0;
+    while (g + 1 < groups.size() && base + item * kRowGroup >= groups[g + 1].first_row) ++g;
+    const int64_t first = base + item * kRowGroup - groups[g].first_row;
+    const int64_t count = std::min(kRowGroup, static_cast<int64_t>(groups[g].rows.size()) - first);
+    const void* rows[kRowGroup];
+    for (int64_t r = 0; r < count; ++r) rows[r] = row_at(x, groups[g].rows[static_cast<size_t>(first + r)]);
+    pass.engine.pack({.rows = rows,
+                      .type = x.dtype,
+                      .count = count,
+                      .columns = x.cols(),
+                      .packed = packed,
+                      .packed_columns = x.cols(),
+                      .first_row = item * kRowGroup,
+                      .first_column = 0});
+  });
+}
+
+// A piece of one group: up to kMaxRows rows and a strip of outputs.
+struct Piece {
+  const Group* group;
+  int64_t row, rows, output, outputs;
+};
+
+// Pieces of every group, a strip's chunks of rows side by side.
+std::vector<Piece> make_pieces(std::span<const Group> groups, int threads) {
+  std::vector<Piece> pieces;
+  for (const Group& group : groups) {
+    const int64_t rows = static_cast<int64_t>(group.rows.size()), outputs = group.down.columns;
+    // Two products share a piece: half the width keeps its buffers the size of linear's.
+    const int64_t width = std::min(kMaxStrip / 2, strip_outputs(outputs, rows, threads));
+    for (int64_t output = 0; output < outputs; output += width)
+      for (int64_t row = 0; row < rows; row += kMaxRows)
+        pieces.push_back(
+            {&group, row, std::min(kMaxRows, rows - row), output, std::min(width, outputs - output)});
+  }
+  return pieces;
+}
+
+struct Worker {
+  float *c, *c2;
+  char* workspace;
+};
+
+// Buffers of each thread: two results of `rows` rows and a workspace for `columns`.
+std::vector<Worker> make_workers(const Pass& pass, Scratch::Scope& scope, int64_t rows, int64_t width,
+                                 int64_t columns) {
+  std::vector<Worker> workers(static_cast<size_t>(pass.exec.pool.size()));
+  const int64_t elements = round_up(std::min(rows, kMaxRows), kRowGroup) * width;
+  for (Worker& worker : workers)
+    worker = {scope.take<float>(elements), scope.take<float>(elements),
+              scope.take<char>(pass.engine.workspace_bytes(columns))};
+  return workers;
+}
+
+void run_hidden_piece(const Pass& pass, const Piece& piece, const void* packed, int64_t base,
+                      const Worker& worker, const SwigluParams& swiglu) {
+  const Group& group = *piece.group;
+  const int64_t stride = round_up(piece.outputs, kColumnGroup);
+  StripJob job{.packed = packed,
+               .first_row = group.first_row - base + piece.row,
+               .rows = piece.rows,
+               .weight = group.gate,
+               .first_output = piece.output,
+               .outputs = piece.outputs,
+               .c = worker.c,
+               .c_stride = stride,
+               .workspace = worker.workspace};
+  pass.engine.multiply(job);
+  job.weight = group.up;
+  job.c = worker.c2;
+  pass.engine.multiply(job);
+  const void* rows[kMaxRows];
+  for (int64_t r = 0; r < piece.rows; ++r) {
+    float *gate = worker.c + r * stride, *up = worker.c2 + r * stride;
+    pass.row.swiglu(gate, up, swiglu.alpha, swiglu.limit, swiglu.beta, piece.outputs);
+    // The rounded hidden row takes the place of `up`, which nobody reads any more.
+    pass.row.from_f32(gate, up, pass.x.dtype, piece.outputs);
+    rows[r] = up;
+  }
+  pass.engine.pack({.rows = rows,
+                    .type = pass.x.dtype,
+                    .count = piece.rows,
+                    .columns = piece.outputs,
+                    .packed = group.hidden,
+                    .packed_columns = group.down.columns,
+                    .first_row = piece.row,
+                    .first_column = piece.output});
+}
+
+void hidden_pass(const Pass& pass, std::span<const Group> groups, const SwigluParams& swiglu) {
+  Scratch::Scope scope(pass.exec.scratch);
+  const int64_t columns = pass.x.cols(), base = groups.front().first_row;
+  char* packed = scope.take<char>(pass.engine.packed_bytes(padded_rows(groups), columns));
+  gather(pass, groups, packed);
+  const std::vector<Worker> workers = make_workers(pass, scope, pass.x.rows(), kMaxStrip / 2, columns);
+  const std::vector<Piece> pieces = make_pieces(groups, pass.exec.pool.size());
+  pass.exec.pool.parallel_for(static_cast<int64_t>(pieces.size()), [&](int64_t item, int worker) {
+    run_hidden_piece(pass, pieces[static_cast<size_t>(item)], packed, base,
+                     workers[static_cast<size_t>(worker)], swiglu);
+  });
+}
+
+void output_pass(const Pass& pass, std::span<const Group> groups, const Tensor& out) {
+  Scratch::Scope scope(pass.exec.scratch);
+  const int64_t rows = out.rows(), columns = out.cols(), threads = pass.exec.pool.size();
+  const int64_t width = strip_outputs(columns, rows, pass.exec.pool.size());
+  int64_t hidden_columns = 0;
+  for (const Group& group : groups) hidden_columns = std::max(hidden_columns, group.down.columns);
+  const std::vector<Worker> workers = make_workers(pass, scope, rows, width, hidden_columns);
+  float* sums = scope.take<float>(threads * rows * width);
+  pass.exec.pool.parallel_for((columns + width - 1) / width, [&](int64_t item, int worker) {
+    const Worker& mine = workers[static_cast<size_t>(worker)];
+    const int64_t output = item * width, outputs = std::min(width, columns - output);
+    float* sum = sums + worker * rows * width;
+    std::memset(sum, 0, static_cast<size_t>(rows * width) * sizeof(float));
+    for (const Group& group : groups) {
+      const int64_t count = static_cast<int64_t>(group.rows.size());
+      for (int64_t row = 0; row < count; row += kMaxRows) {
+        const int64_t chunk = std::min(kMaxRows, count - row);
+        pass.engine.multiply({.packed = group.hidden,
+                              .first_row = row,
+                              .rows = chunk,
+                              .weight = group.down,
+                              .first_output = output,
+                              .outputs = outputs,
+                              .c = mine.c,
+                              .c_stride = width,
+                              .workspace = mine.workspace});
+        for (int64_t r = 0; r < chunk; ++r) {
+          const size_t at = static_cast<size_t>(row + r);
+          pass.row.add_scaled(sum + group.rows[at] * width, mine.c + r * width, group.factors[at], outputs);
+        }
+      }
+    }
+    for (int64_t r = 0; r < rows; ++r)
+      pass.row.from_f32(sum + r * width, row_at(out, r) + output * static_cast<int64_t>(size_of(out.dtype)),
+                        out.dtype, outputs);
+  });
+}
+
+}  // namespace
+
+void moe(Exec& exec, const Kernels& kernels, const Tensor& x, const Experts& experts,
+         const SwigluParams& swiglu, const Tensor& out) {
+  if (x.rows() == 0) return;
+  SPARROW_CHECK_EQ(out.rows(), x.rows());
+  SPARROW_CHECK_EQ(out.cols(), experts.shared.down.out());
+  std::vector<Group> groups = group_rows(x, experts);
+  const GemmEngine& engine = engine_of(kernels, x.dtype, experts);
+  const Pass pass{exec, *kernels.row, engine, x};
+  Scratch::Scope scope(exec.scratch);
+  for (Group& group : groups)
+    group.hidden =
+        scope.take<char>(engine.packed_bytes(static_cast<int64_t>(group.rows.size()), group.down.columns));
+
+  const std::span<const Group> all(groups);
+  for (size_t first = 0, end; first < groups.size(); first = end) {
+    end = first + 1;
+    while (end < groups.size() && padded_rows(all.subspan(first, end + 1 - first)) <= kPackedRows) ++end;
+    hidden_pass(pass, all.subspan(first, end - first), swiglu);
+  }
+  output_pass(pass, all, out);
+}
+
+}  // namespace sparrow::ops::cpu

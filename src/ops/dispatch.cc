@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+// The only place that asks which instruction set an operation runs on.
+#include <cmath>
+#include <cstring>
+
+#include "ops/cpu/ops_cpu.h"
+#include "ops/cpu/reference.h"
+
+namespace sparrow::ops {
+namespace {
+
+// nullptr: the scalar reference.
+const cpu::Kernels* kernels_of(const Exec& exec) {
+  switch (exec.isa) {
+    case CpuIsa::kScalar:
+      return nullptr;
+    case CpuIsa::kAvx2:
+      return &cpu::kAvx2Kernels;
+    case CpuIsa::kAvx512:
+      return &cpu::kAvx512Kernels;
+    case CpuIsa::kAmx:
+      return &cpu::kAmxKernels;
+  }
+  return nullptr;
+}
+
+msa::Isa msa_isa(CpuIsa isa) {
+  switch (isa) {
+    case CpuIsa::kScalar:
+      return msa::Isa::kScalar;
+    case CpuIsa::kAvx2:
+      return msa::Isa::kAvx2;
+    case CpuIsa::kAvx512:
+      return msa::Isa::kAvx512;
+    case CpuIsa::kAmx:
+      return msa::Isa::kAmx;
+  }
+  return msa::Isa::kScalar;
+}
+
+msa::Workers workers_of(Exec& exec) {
+  return {.count = exec.pool.size(),
+          .pool = &exec.pool,
+          .run = [](void* pool, void (*body)(void*, int), void* arg) {
+            static_cast<ThreadPool*>(pool)->run(body, arg);
+          }};
+}
+
+}  // namespace
+
+CpuIsa detect_cpu_isa() {
+  switch (msa::detect_isa()) {
+    case msa::Isa::kScalar:
+      return CpuIsa::kScalar;
+    case msa::Isa::kAvx2:
+      return CpuIsa::kAvx2;
+    case msa::Isa::kAvx512:
+      return CpuIsa::kAvx512;
+    case msa::Isa::kAmx:
+      return CpuIsa::kAmx;
+  }
+  return CpuIsa::kScalar;
+}
+
+const char* name_of(CpuIsa isa) {
+  return msa::name_of(msa_isa(isa));
+}
+
+void linear(Exec& exec, const Tensor& x, std::span<const Projection> projections) {
+  if (const cpu::Kernels* kernels = kernels_of(exec)) return cpu::linear(exec, *kernels, x, projections);
+  reference::linear(x, projections);
+}
+
+void embed(Exec& exec, std::span<const int32_t> ids, const Tensor& table, const Tensor& out) {
+  if (const cpu::Kernels* kernels = kernels_of(exec)) return cpu::embed(exec, *kernels, ids, table, out);
+  reference::embed(ids, table, out);
+}
+
+void rms_norm(Exec& exec, const Tensor& x, const Tensor& weight, float eps, const Tensor& out) {
+  if (const cpu::Kernels* kernels = kernels_of(exec))
+    return cpu::rms_norm(exec, *kernels, x, weight, eps, out);
+  reference::rms_norm(x, weight, eps, out);
+}
+
+void add_rms_norm(Exec& exec, const Tensor& residual, const Tensor& delta, const Tensor& weight, float eps,
+                  const Tensor& out) {
+  if (const cpu::Kernels* kernels = kernels_of(exec))
+    return cpu::add_rms_norm(exec, *kernels, residual, delta, weight, eps, out);
+  reference::add_rms_norm(residual, delta, weight, eps, out);
+}
+
+void add(Exec& exec, const Tensor& residual, const Tensor& delta) {
+  if (const cpu::Kernels* kernels = kernels_of(exec)) return cpu::add(exec, *kernels, residual, delta);
+  reference::add(residual, delta);
+}
+
+void rotary_table(Exec&, std::span<const int32_t> positions, std::span<const float> inv_freq,
+                  float attention_factor, const Rotary& out) {
+  SPARROW_CHECK_EQ(out.cos.rows(), static_cast<int64_t>(positions.size()));
+  SPARROW_CHECK_EQ(out.cos.cols(), static_cast<int64_t>(inv_freq.size()));
+  for (size_t r = 0; r < positions.size(); ++r) {
+    float* cos = out.cos.row<float>(static_cast<int64_t>(r));
+    float* sin = out.sin.row<float>(static_cast<int64_t>(r));
+    for (size_t i = 0; i < inv_freq.size(); ++i) {
+      // The angle is a float by definition; double from there on keeps the range reduction of large angles
+      // exact.
+      const double angle = static_cast<double>(static_cast<float>(positions[r]) * inv_freq[i]);
+      cos[i] = static_cast<float>(std::cos(angle)) * attention_factor;
+      sin[i] = static_cast<float>(std::sin(angle)) * attention_factor;
+    }
+  }
+}
+
+void head_norm_rope(Exec& exec, const Tensor& x, const Tensor& norm_weight, float eps, const Rotary& rotary) {
+  if (const cpu::Kernels* kernels = kernels_of(exec))
+    return cpu::head_norm_rope(exec, *kernels, x, norm_weight, eps, rotary);
+  reference::head_norm_rope(x, norm_weight, eps, rotary);
+}
+
+void store_blocks(Exec& exec, const Tensor& x, void* pages, int64_t block_stride, int64_t head_stride,
+                  std::span<const int64_t> slots) {
+  constexpr int64_t kBlock = msa::kBlock, kHeadDim = msa::kHeadDim;
+  SPARROW_CHECK_EQ(x.cols() % kHeadDim, 0);
+  SPARROW_CHECK_EQ(x.rows(), static_cast<int64_t>(slots.size()));
+  const int64_t element = static_cast<int64_t>(size_of(x.dtype));
+  cpu::for_each_row(exec, x.rows(), x.cols(), [&](int64_t row, int) {
+    const int64_t slot = slots[static_cast<size_t>(row)];
+    const int64_t base = slot / kBlock * block_stride + slot % kBlock * kHeadDim;
+    for (int64_t h = 0; h < x.cols() / kHeadDim; ++h)
+      std::memcpy(static_cast<char*>(pages) + (base + h * head_stride) * element,
+                  cpu::row_at(x, row) + h * kHeadDim * element, static_cast<size_t>(kHeadDim * element));
+  });
+}
+
+void index_blocks(Exec& exec, const msa::Plan& plan, const msa::IndexParams& params) {
+  const msa::Isa isa = msa_isa(exec.isa);
+  const msa::Workers workers = workers_of(exec);
+  Scratch::Scope scope(exec.scratch);
+  char* workspace = scope.take<char>(msa::index_workspace_bytes(plan, params, isa, workers));
+  msa::index(plan, params, isa, workers, workspace);
+}
+
+void attend(Exec& exec, const msa::Plan& plan, const msa::AttendParams& params) {
+  const msa::Isa isa = msa_isa(exec.isa);
+  const msa::Workers workers = workers_of(exec);
+  Scratch::Scope scope(exec.scratch);
+  char* workspace = scope.take<char>(msa::attend_workspace_bytes(plan, params, isa, workers));
+  msa::attend(plan, params, isa, workers, workspace);
+}
+
+void mlp(Exec& exec, const Tensor& x, const MlpWeights& weights, const SwigluParams& swiglu,
+         const Tensor& out) {
+  if (const cpu::Kernels* kernels = kernels_of(exec))
+    return cpu::moe(exec, *kernels, x, {.routed = {}, .shared = weights, .ids = {}, .weights = {}}, swiglu,
+                    out);
+  reference::mlp(x, weights, swiglu, out);
+}
+
+void route(Exec& exec, const Tensor& x, const Weight& gate, const Tensor& bias, int top_k, const Tensor& ids,
+           const Tensor& weights) {
+  if (const cpu::Kernels* kernels = kernels_of(exec))
+    return cpu::route(exec, *kernels, x, gate, bias, top_k, ids, weights);
+  reference::route(x, gate, bias, top_k, ids, weights);
+}
+
+void moe(Exec& exec, const Tensor& x, const Tensor& ids, const Tensor& weights,
+         std::span<const MlpWeights> experts, const MlpWeights& shared, float scaling,
+         const SwigluParams& swiglu, const Tensor& out) {
+  if (const cpu::Kernels* kernels = kernels_of(exec))
+    return cpu::moe(exec, *kernels, x,
+                    {.routed = experts, .shared = shared, .ids = ids, .weights = weights, .scaling = scaling},
+                    swiglu, out);
+  reference::moe(x, ids, weights, experts, shared, scaling, swiglu, out);
+}
+
+}  // namespace sparrow::ops

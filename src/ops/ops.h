@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every operation of the text model. dispatch.cc picks the implementation; this header is all the model sees.
+//
+// Activations are bf16 or f32 (the model's compute type); sums, exponentials and normalisation run in f32 and
+// round once, at the store. A row's result never depends on the other rows of the call: same instructions,
+// same order of summation.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "base/tensor.h"
+#include "device/exec.h"
+#include "msa/msa.h"
+
+namespace sparrow::ops {
+
+// The best CPU instruction set that works on this machine.
+CpuIsa detect_cpu_isa();
+const char* name_of(CpuIsa isa);
+
+// A linear layer's matrix [out, in], as stored: BF16, F32, or F8_E4M3 with one E8M0 scale for 32 inputs.
+struct Weight {
+  Tensor values;  // [out, in]
+  Tensor scales;  // [out, in / 32] U8; empty unless values are F8_E4M3
+
+  int64_t out() const { return values.shape[0]; }
+  int64_t in() const { return values.shape[1]; }
+};
+
+struct Projection {
+  const Weight* weight;  // [out, in]
+  Tensor out;            // [rows, out] bf16 or f32, any row stride
+};
+
+// out = x w^T for each projection; all share x [rows, in].
+void linear(Exec& exec, const Tensor& x, std::span<const Projection> projections);
+
+// out[r] = table[ids[r]], converted to out's type. Ids must be in range.
+void embed(Exec& exec, std::span<const int32_t> ids, const Tensor& table, const Tensor& out);
+
+// Gemma RMS norm of each row: (x * rsqrt(mean(x^2) + eps)) * (1 + weight).
+void rms_norm(Exec& exec, const Tensor& x, const Tensor& weight, float eps, const Tensor& out);
+
+// residual = residual + delta, rounded to its type, and then out = rms_norm(residual).
+void add_rms_norm(Exec& exec, const Tensor& residual, const Tensor& delta, const Tensor& weight, float eps,
+                  const Tensor& out);
+
+// residual = residual + delta for the last layer, whose norm runs on sampling rows only.
+void add(Exec& exec, const Tensor& residual, const Tensor& delta);
+
+// cos and sin for the rows of one call: [rows, rotary_dim / 2] f32. No table over all positions exists.
+struct Rotary {
+  Tensor cos, sin;
+};
+
+// out.cos[r][i] = cos(float(positions[r]) * inv_freq[i]) * attention_factor, the angle in f32, and so for
+// sin.
+void rotary_table(Exec& exec, std::span<const int32_t> positions, std::span<const float> inv_freq,
+                  float attention_factor, const Rotary& out);
+
+// Per-head norm and partial rotary of x [rows, heads * head_dim] (any row stride), in place, rounded once.
+// head_dim is norm_weight's length; row r turns by row r of the tables; channel i pairs with i + rotary_dim
+// / 2.
+void head_norm_rope(Exec& exec, const Tensor& x, const Tensor& norm_weight, float eps, const Rotary& rotary);
+
+// Copies x [rows, heads * 128] (any row stride) into cache pages of x's type: head h of row r goes to
+// pages + (slots[r] / 128) * block_stride + h * head_stride + (slots[r] % 128) * 128. Strides are in
+// elements.
+void store_blocks(Exec& exec, const Tensor& x, void* pages, int64_t block_stride, int64_t head_stride,
+                  std::span<const int64_t> slots);
+
+// msa::index and msa::attend on this exec's threads, instruction set and scratch.
+void index_blocks(Exec& exec, const msa::Plan& plan, const msa::IndexParams& params);
+void attend(Exec& exec, const msa::Plan& plan, const msa::AttendParams& params);
+
+struct SwigluParams {
+  float alpha = 1.702f, limit = 7.0f, beta = 1.0f;
+};
+
+// Dense MLP and shared expert: out = (swiglu(x gate^T, x up^T)) down^T.
+struct MlpWeights {
+  Weight gate, up, down;
+};
+void mlp(Exec& exec, const Tensor& x, const MlpWeights& weights, const SwigluParams& swiglu,
+         const Tensor& out);
+
+// Router: sigmoid of f32 logits; the top_k largest sigmoid + bias, ties to the lower id; weights are the
+// picked sigmoids over their sum. ids and weights are [rows, top_k], ascending by expert id.
+void route(Exec& exec, const Tensor& x, const Weight& gate, const Tensor& bias, int top_k, const Tensor& ids,
+           const Tensor& weights);
+
+// out = scaling * sum over the picked experts of weight * expert(x) + shared(x); summed in f32 by ascending
+// expert id, the shared expert last.
+void moe(Exec& exec, const Tensor& x, const Tensor& ids, const Tensor& weights,
+         std::span<const MlpWeights> experts, const MlpWeights& shared, float scaling,
+         const SwigluParams& swiglu, const Tensor& out);
+
+}  // namespace sparrow::ops
