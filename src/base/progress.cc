@@ -36,7 +36,7 @@ ProgressBar::ProgressBar(std::string label, Unit unit)
       start_(Clock::now()) {}
 
 ProgressBar::~ProgressBar() {
-  finish();
+  if (!finished_ && is_terminal_ && total_ != 0) std::fputs("\r\x1b[K", stderr);
 }
 
 void ProgressBar::update(uint64_t done, uint64_t total) {
@@ -51,7 +51,7 @@ void ProgressBar::update(uint64_t done, uint64_t total) {
 void ProgressBar::finish() {
   if (finished_) return;
   finished_ = true;
-  if (total_ == 0) return;  // the job failed before it began
+  if (total_ == 0) return;  // nothing was done
   draw(std::chrono::duration<double>(Clock::now() - start_).count(), /*last=*/true);
 }
 

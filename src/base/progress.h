@@ -24,7 +24,7 @@ class ProgressBar {
 
   // Draws at most ten times a second. One thread at a time.
   void update(uint64_t done, uint64_t total);
-  // The last line: total, time and mean rate. Called by the destructor if nobody has.
+  // The last line: total, time and mean rate. Without it the bar vanishes: the job failed, or is not worth a line.
   void finish();
 
   // Valid as long as the bar.

@@ -9,7 +9,9 @@ namespace sparrow::cli {
 
 Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir) {
   ProgressBar bar("loading " + dir.filename().string(), ProgressBar::Unit::kBytes);
-  return Checkpoint::open(dir, {.progress = bar.callback()});
+  Checkpoint checkpoint = SPARROW_TRY(Checkpoint::open(dir, {.progress = bar.callback()}));
+  bar.finish();
+  return checkpoint;
 }
 
 Result<std::unique_ptr<ModelRunner>> start_runner(const ModelConfig& config, const Checkpoint& checkpoint,

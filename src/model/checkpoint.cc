@@ -127,11 +127,11 @@ class Complaints {
   bool empty() const { return all_.empty(); }
   std::string text() {
     if (all_.empty()) return "";
-    std::string out = strf("\n  {} {}:", all_.size(), kind_);
+    std::string out = strf("; {} {}: ", all_.size(), kind_);
     // Files are read into a hash table: sorting keeps the message the same from run to run.
     std::sort(all_.begin(), all_.end());
-    for (size_t i = 0; i < std::min(all_.size(), kMaxListed); ++i) out += "\n    " + all_[i];
-    if (all_.size() > kMaxListed) out += strf("\n    ... and {} more", all_.size() - kMaxListed);
+    for (size_t i = 0; i < std::min(all_.size(), kMaxListed); ++i) out += (i == 0 ? "" : ", ") + all_[i];
+    if (all_.size() > kMaxListed) out += strf(", ... and {} more", all_.size() - kMaxListed);
     return out;
   }
 
@@ -155,14 +155,14 @@ Status take_census(const std::filesystem::path& dir, const std::vector<TensorSpe
     const bool same_type =
         entry.dtype && (*entry.dtype == spec.dtype || (is_float(*entry.dtype) && is_float(spec.dtype)));
     if (!same_type || entry.shape != spec.shape)
-      mismatched.add(strf("{}: {} {}, expected {} {}", spec.name, entry.dtype_name, shape_string(entry.shape),
+      mismatched.add(strf("{} is {} {} and not {} {}", spec.name, entry.dtype_name, shape_string(entry.shape),
                           name_of(spec.dtype), shape_string(spec.shape)));
   }
   // Heads that predict further tokens are not part of the model that is computed here.
   for (const auto& [name, found] : tensors)
     if (!expected.contains(name) && name.find(".mtp.") == std::string::npos) unexpected.add(name);
   if (missing.empty() && mismatched.empty() && unexpected.empty()) return Ok{};
-  return corrupt(strf("the tensors of {} do not match its config.json:{}{}{}", quoted(dir), missing.text(),
+  return corrupt(strf("the tensors of {} do not match its config.json{}{}{}", quoted(dir), missing.text(),
                       mismatched.text(), unexpected.text()));
 }
 

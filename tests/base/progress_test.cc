@@ -26,5 +26,14 @@ TEST(ProgressBar, PrintsOnePlainLineWhenStderrIsNotATerminal) {
   EXPECT_THAT(text, HasSubstr("GB/s"));
 }
 
+TEST(ProgressBar, SaysNothingAboutAJobThatFailed) {
+  ::testing::internal::CaptureStderr();
+  {
+    ProgressBar bar("loading", ProgressBar::Unit::kBytes);
+    bar.update(1, 2);
+  }
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+}
+
 }  // namespace
 }  // namespace sparrow

@@ -223,7 +223,7 @@ TEST(Checkpoint, AtMostTenTensorsOfAKindAreListedWithTheirCount) {
   });
   const std::string message = open_error(dir.path());
   EXPECT_THAT(message, AllOf(HasSubstr("48 missing"), HasSubstr("... and 38 more")));
-  EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 12);
+  EXPECT_EQ(std::count(message.begin(), message.end(), '\n'), 0) << "one line, whatever is wrong";
 }
 
 TEST(Checkpoint, TensorsLeftOverAreListed) {
@@ -241,7 +241,7 @@ TEST(Checkpoint, AWrongShapeIsListedWithBothShapes) {
     named(tensors, kLayer1 + "self_attn.q_proj.weight").spec.shape = {128, 1024};
   });
   EXPECT_THAT(open_error(dir.path()),
-              HasSubstr(kLayer1 + "self_attn.q_proj.weight: BF16 [128, 1024], expected BF16 [1024, 128]"));
+              HasSubstr(kLayer1 + "self_attn.q_proj.weight is BF16 [128, 1024] and not BF16 [1024, 128]"));
 }
 
 TEST(Checkpoint, AWrongTypeIsListedWithBothTypes) {
@@ -252,7 +252,7 @@ TEST(Checkpoint, AWrongTypeIsListedWithBothTypes) {
     spec.shape = {256};
   });
   EXPECT_THAT(open_error(dir.path()),
-              HasSubstr(kLayer1 + "input_layernorm.weight: U8 [256], expected BF16 [128]"));
+              HasSubstr(kLayer1 + "input_layernorm.weight is U8 [256] and not BF16 [128]"));
 }
 
 TEST(Checkpoint, FloatsMayBeStoredInEitherFloatingType) {
