@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/messages.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/strf.h"
+#include "text/jinja/from_json.h"
+
+namespace sparrow {
+
+namespace {
+
+using jinja::Entry;
+using jinja::Heap;
+using jinja::text_value;
+using jinja::Value;
+
+// M3's templates know root beside OpenAI's roles.
+constexpr std::array<std::string_view, 6> kRoles{"system", "developer", "user", "assistant", "tool", "root"};
+
+Status check_keys(const Json& kwargs) {
+  static constexpr std::array<std::string_view, 4> kKeys{"thinking_mode", "enable_thinking",
+                                                         "reasoning_effort", "model_identity"};
+  for (size_t i = 0; i < kwargs.size(); ++i)
+    if (std::find(kKeys.begin(), kKeys.end(), kwargs.key(i)) == kKeys.end())
+      return Error{
+          Errc::kInvalidArgument,
+          strf("{} is not supported; the keys are thinking_mode, enable_thinking, reasoning_effort and "
+               "model_identity",
+               kwargs.member(i).path())};
+  return Ok{};
+}
+
+// Takes over what an alias says about thinking, unless that contradicts what was said before.
+Status set_mode(TemplateOptions& options, std::string mode, const Json& source) {
+  if (options.thinking_mode && *options.thinking_mode != mode)
+    return source.error(strf("contradicts thinking_mode {}", *options.thinking_mode));
+  options.thinking_mode = std::move(mode);
+  return Ok{};
+}
+
+// A part of a message's content.
+Result<Value> template_part(Heap& heap, const Json& part) {
+  if (part.is_string()) return text_value(part.string_view());
+  const std::string type = SPARROW_TRY(SPARROW_TRY(part.at("type")).as_string());
+  const auto only_type = [&heap](std::string_view name) -> Result<Value> {
+    const Entry entry{text_value("type"), text_value(name)};
+    return heap.dict(std::span<const Entry>(&entry, 1));
+  };
+  if (type == "image_url" || type == "image") return only_type("image");
+  if (type == "video_url" || type == "video") return only_type("video");
+  if (type != "text" && type != "refusal")
+    return SPARROW_TRY(part.at("type")).error("must be text, image_url, video_url or refusal");
+  const Json text = SPARROW_TRY(part.at(type));
+  SPARROW_TRY(text.as_string());
+  const std::array<Entry, 2> entries{Entry{text_value("type"), text_value("text")},
+                                     Entry{text_value("text"), text_value(text.string_view())}};
+  return heap.dict(entries);
+}
+
+Result<Value> template_content(Heap& heap, const Json& content) {
+  if (content.is_string()) return text_value(content.string_view());
+  if (!content.is_array()) return content.error("must be a string or a list of parts");
+  std::vector<Value> parts;
+  for (size_t i = 0; i < content.size(); ++i)
+    parts.push_back(SPARROW_TRY(template_part(heap, content.element(i))));
+  return heap.list(parts);
+}
+
+// Arguments come as JSON text; clients that send the object itself are understood too.
+Result<Value> template_arguments(Heap& heap, const Json& arguments) {
+  if (arguments.is_object()) return jinja::from_json(heap, arguments);
+  const std::string text = SPARROW_TRY(arguments.as_string());
+  if (text.find_first_not_of(" \t\r\n") == std::string::npos) return heap.dict({});
+  const JsonDocument parsed = SPARROW_TRY(JsonDocument::parse(text, arguments.path()));
+  const Json root = parsed.root(arguments.path());
+  if (root.is_null()) return heap.dict({});
+  SPARROW_TRY(root.expect_object());
+  return jinja::owned_from_json(heap, root);
+}
+
+Result<Value> template_call(Heap& heap, const Json& call) {
+  SPARROW_TRY(call.expect_object());
+  const Json function = SPARROW_TRY(call.at("function"));
+  const Json name = SPARROW_TRY(function.at("name"));
+  SPARROW_TRY(name.as_string());
+  const std::optional<Json> arguments = function.find("arguments");
+  const std::array<Entry, 2> function_entries{
+      Entry{text_value("name"), text_value(name.string_view())},
+      Entry{text_value("arguments"),
+            arguments ? SPARROW_TRY(template_arguments(heap, *arguments)) : SPARROW_TRY(heap.dict({}))}};
+  std::vector<Entry> entries;
+  for (size_t i = 0; i < call.size(); ++i) {
+    const bool is_function = call.key(i) == "function";
+    entries.push_back({text_value(call.key(i)), is_function
+                                                    ? SPARROW_TRY(heap.dict(function_entries))
+                                                    : SPARROW_TRY(jinja::from_json(heap, call.member(i)))});
+  }
+  return heap.dict(entries);
+}
+
+Result<Value> template_calls(Heap& heap, const Json& calls) {
+  SPARROW_TRY(calls.expect_array());
+  std::vector<Value> out;
+  for (size_t i = 0; i < calls.size(); ++i) out.push_back(SPARROW_TRY(template_call(heap, calls.element(i))));
+  return heap.list(out);
+}
+
+Status check_content(const Json& message, std::string_view role) {
+  if (message.find("content")) return Ok{};
+  if (role == "assistant") return Ok{};
+  return Error{Errc::kInvalidArgument,
+               strf("{}.content is missing; only an assistant message may be without", message.path())};
+}
+
+Result<Value> template_message(Heap& heap, const Json& message) {
+  SPARROW_TRY(message.expect_object());
+  const Json role = SPARROW_TRY(message.at("role"));
+  const std::string role_name = SPARROW_TRY(role.as_string());
+  if (std::find(kRoles.begin(), kRoles.end(), role_name) == kRoles.end())
+    return role.error("must be system, developer, user, assistant, tool or root");
+  if (const auto call = message.find("function_call")) return call->error("is not supported; use tool_calls");
+  SPARROW_TRY(check_content(message, role_name));
+  std::vector<Entry> entries;
+  for (size_t i = 0; i < message.size(); ++i) {
+    const Json member = message.member(i);
+    const std::string_view key = message.key(i);
+    // Null is how clients spell "absent"; templates would print it.
+    if (member.is_null()) continue;
+    if (key == "content") {
+      entries.push_back({text_value(key), SPARROW_TRY(template_content(heap, member))});
+    } else if (key == "tool_calls") {
+      entries.push_back({text_value(key), SPARROW_TRY(template_calls(heap, member))});
+    } else if (key == "reasoning" && !message.find("reasoning_content")) {
+      // The other name under which servers hand out reasoning, and so get it back.
+      entries.push_back({text_value("reasoning_content"), SPARROW_TRY(jinja::from_json(heap, member))});
+    } else {
+      entries.push_back({text_value(key), SPARROW_TRY(jinja::from_json(heap, member))});
+    }
+  }
+  if (!message.find("content")) entries.push_back({text_value("content"), text_value("")});
+  return heap.dict(entries);
+}
+
+}  // namespace
+
+Result<TemplateOptions> parse_template_options(const Json& kwargs) {
+  static constexpr std::array<std::string_view, 3> kModes{"enabled", "disabled", "adaptive"};
+  if (kwargs.is_null()) return TemplateOptions{};
+  SPARROW_TRY(kwargs.expect_object());
+  SPARROW_TRY(check_keys(kwargs));
+  TemplateOptions options;
+  if (const auto mode = kwargs.find("thinking_mode")) {
+    options.thinking_mode = SPARROW_TRY(mode->as_string());
+    if (std::find(kModes.begin(), kModes.end(), *options.thinking_mode) == kModes.end())
+      return mode->error("must be enabled, disabled or adaptive");
+  }
+  if (const auto enable = kwargs.find("enable_thinking")) {
+    options.enable_thinking = SPARROW_TRY(enable->as_bool());
+    SPARROW_TRY(set_mode(options, *options.enable_thinking ? "enabled" : "disabled", *enable));
+  }
+  if (const auto effort = kwargs.find("reasoning_effort")) {
+    options.reasoning_effort = SPARROW_TRY(effort->as_string());
+    // The model knows no degrees of thinking: every other effort leaves the mode as it is.
+    if (options.reasoning_effort == "none") SPARROW_TRY(set_mode(options, "disabled", *effort));
+  }
+  if (const auto identity = kwargs.find("model_identity"))
+    options.model_identity = SPARROW_TRY(identity->as_string());
+  return options;
+}
+
+Result<Value> to_template_messages(Heap& heap, const Json& messages) {
+  SPARROW_TRY(messages.expect_array());
+  if (messages.size() == 0) return messages.error("must hold at least one message");
+  std::vector<Value> out;
+  out.reserve(messages.size());
+  for (size_t i = 0; i < messages.size(); ++i)
+    out.push_back(SPARROW_TRY(template_message(heap, messages.element(i))));
+  return heap.list(out);
+}
+
+Result<Value> to_template_tools(Heap& heap, const Json& tools) {
+  SPARROW_TRY(tools.expect_array());
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const Json tool = tools.element(i);
+    const std::string type = SPARROW_TRY(tool.string_or("type", "function"));
+    if (type != "function") return SPARROW_TRY(tool.at("type")).error("must be function");
+    const Json function = SPARROW_TRY(tool.at("function"));
+    SPARROW_TRY(SPARROW_TRY(function.at("name")).as_string());
+  }
+  return jinja::from_json(heap, tools);
+}
+
+}  // namespace sparrow
