@@ -20,6 +20,12 @@ Status run(const cli::TraceOptions& options) {
 Status run(const cli::MakeModelOptions& options) {
   return cli::run_make_model(options);
 }
+Status run(const cli::TokenizeOptions& options) {
+  return cli::run_tokenize(options);
+}
+Status run(const cli::DebugTextOptions& options) {
+  return cli::run_debug_text(options);
+}
 
 }  // namespace
 

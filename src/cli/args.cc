@@ -121,8 +121,45 @@ CLI::App* add_make_model(CLI::App& app, MakeModelOptions& o) {
   return command;
 }
 
+CLI::App* add_tokenize(CLI::App& app, TokenizeOptions& o) {
+  CLI::App* command = app.add_subcommand("tokenize", "Turn text into token ids, and back");
+  command->add_option("--model", o.model, "Folder with tokenizer.json")->required()->type_name("DIR");
+  command->add_option("input", o.input, "Text, or ids with --decode (default: standard input)")
+      ->type_name("TEXT");
+  command->add_flag("--decode", o.decode, "Ids in, text out");
+  command->add_flag("--table", o.table, "One line for each token: position, id, bytes");
+  command->add_flag("--plain", o.plain, "Special tokens in the text are plain text");
+  command->add_flag("--skip-special", o.skip_special, "With --decode: leave special tokens out");
+  command->footer(examples({"sparrow tokenize --model /tmp/tiny 'Hello, world'",
+                            "sparrow tokenize --model /tmp/tiny --table < prompt.txt",
+                            "sparrow tokenize --model /tmp/tiny --decode 72,101,108"}));
+  return command;
+}
+
+CLI::App* add_debug_text(CLI::App& app, DebugTextOptions& o) {
+  CLI::App* debug = app.add_subcommand("debug", "Look into one layer of the program");
+  debug->require_subcommand(1);
+  CLI::App* command =
+      debug->add_subcommand("text", "Answer lines of JSON: templates, tokens, reasoning and tool calls");
+  command->add_option("--model", o.model, "Folder with tokenizer and chat template")->type_name("DIR");
+  command
+      ->add_option("--chat-template", o.chat_template,
+                   "Template instead of the model's; --model is then optional")
+      ->type_name("FILE");
+  command->footer(
+      examples(
+          {R"(echo '{"op":"tokenize","text":"Hello"}' | sparrow debug text --model /tmp/tiny)",
+           R"(echo '{"op":"parse_output","chunks":["<mm:think>a</mm:think>b"]}' | sparrow debug text --model /tmp/tiny)"}) +
+      "\nOperations: render_chat, parse_tools, parse_reasoning, parse_output, tokenize, detokenize. One "
+      "answer for each\n"
+      "line, in order; a line that makes no sense is answered with {\"error\": ...}.\n");
+  return command;
+}
+
 int usage_error(const std::string& message, const CLI::App& command) {
-  const std::string name = command.get_parent() ? "sparrow " + command.get_name() : "sparrow";
+  std::string name;
+  for (const CLI::App* app = &command; app != nullptr; app = app->get_parent())
+    name = app->get_name() + (name.empty() ? "" : " " + name);
   std::fputs(strf("sparrow: {} (see {} --help)\n", message, name).c_str(), stderr);
   return kExitUsage;
 }
@@ -130,7 +167,7 @@ int usage_error(const std::string& message, const CLI::App& command) {
 // The subcommand on the command line, or the program itself.
 const CLI::App& chosen(const CLI::App& app) {
   const auto subcommands = app.get_subcommands();
-  return subcommands.empty() ? app : *subcommands.front();
+  return subcommands.empty() ? app : chosen(*subcommands.front());
 }
 
 // Names what CLI11 could not place and the nearest thing it could have been.
@@ -138,7 +175,7 @@ int unknown_argument(const CLI::App& app) {
   const CLI::App& command = chosen(app);
   std::vector<std::string> known;
   for (const CLI::Option* option : command.get_options())
-    known.push_back("--" + option->get_name().substr(2));
+    if (!option->get_positional()) known.push_back("--" + option->get_name().substr(2));
   if (&command == &app)
     for (const CLI::App* sub : app.get_subcommands({})) known.push_back(sub->get_name());
   const std::vector<std::string> extras = app.remaining(true);
@@ -161,9 +198,13 @@ std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   GenerateOptions generate;
   TraceOptions trace;
   MakeModelOptions make_model;
+  TokenizeOptions tokenize;
   const CLI::App* generate_command = add_generate(app, generate);
   const CLI::App* trace_command = add_trace(app, trace);
-  add_make_model(app, make_model);
+  const CLI::App* make_model_command = add_make_model(app, make_model);
+  add_tokenize(app, tokenize);
+  DebugTextOptions debug_text;
+  const CLI::App* debug_text_command = add_debug_text(app, debug_text);
   app.require_subcommand(1);
   try {
     app.parse(argc, argv);
@@ -180,7 +221,9 @@ std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   }
   if (*generate_command) return Command(std::move(generate));
   if (*trace_command) return Command(std::move(trace));
-  return Command(std::move(make_model));
+  if (*make_model_command) return Command(std::move(make_model));
+  if (*debug_text_command) return Command(std::move(debug_text));
+  return Command(std::move(tokenize));
 }
 
 }  // namespace sparrow::cli

@@ -61,7 +61,7 @@ struct DebugTextOptions {
 };
 Status run_debug_text(const DebugTextOptions& options);
 
-using Command = std::variant<GenerateOptions, TraceOptions, MakeModelOptions>;
+using Command = std::variant<GenerateOptions, TraceOptions, MakeModelOptions, TokenizeOptions, DebugTextOptions>;
 
 // What the command line asked for, or the code to exit with: --help and --version have been printed, or a
 // one-line error has been written to stderr.

@@ -2,11 +2,28 @@
 // `sparrow make-model`: a random checkpoint in the released layout.
 #include <cstdio>
 
+#include "base/mapped_file.h"
 #include "base/progress.h"
 #include "cli/commands.h"
+#include "cli/corpus.h"
+#include "model/config.h"
 #include "model/synthetic.h"
+#include "text/synthetic_template.h"
+#include "text/tokenizer_training.h"
 
 namespace sparrow::cli {
+namespace {
+
+// Tokenizer and chat template, with the model's added tokens where its configuration expects them.
+Status write_text_files(const std::filesystem::path& dir) {
+  const ModelConfig config = SPARROW_TRY(load_config(dir));
+  const std::string tokenizer = SPARROW_TRY(train_tokenizer(tokenizer_corpus(), config.vocab_size));
+  SPARROW_TRY(write_text_file(dir / "tokenizer.json", tokenizer));
+  SPARROW_TRY(write_text_file(dir / "tokenizer_config.json", trained_tokenizer_config()));
+  return write_text_file(dir / "chat_template.jinja", synthetic_chat_template());
+}
+
+}  // namespace
 
 Status run_make_model(const MakeModelOptions& options) {
   const DType dtype = options.dtype == "f32"     ? DType::kF32
@@ -16,6 +33,7 @@ Status run_make_model(const MakeModelOptions& options) {
   SPARROW_TRY(write_synthetic_checkpoint(
       {.preset = options.preset, .seed = options.seed, .dir = options.out, .dtype = dtype}, bar.callback()));
   bar.finish();
+  SPARROW_TRY(write_text_files(options.out));
   std::printf("%s\n", options.out.c_str());
   return Ok{};
 }

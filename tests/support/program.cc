@@ -8,6 +8,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "support/temp_dir.h"
+
 namespace sparrow::test {
 namespace {
 
@@ -28,20 +30,11 @@ ProgramResult run_sparrow(const std::vector<std::string>& args) {
   const TempDir dir;
   std::string command = SPARROW_BINARY;
   for (const std::string& arg : args) command += " " + quoted(arg);
-  command += " >" + quoted(dir.path / "out") + " 2>" + quoted(dir.path / "err") + " </dev/null";
+  command += " >" + quoted(dir.path() / "out") + " 2>" + quoted(dir.path() / "err") + " </dev/null";
   const int status = std::system(command.c_str());
   return {.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
-          .out = slurp(dir.path / "out"),
-          .err = slurp(dir.path / "err")};
-}
-
-TempDir::TempDir() {
-  std::string name = (std::filesystem::temp_directory_path() / "sparrow-test-XXXXXX").string();
-  path = mkdtemp(name.data());
-}
-
-TempDir::~TempDir() {
-  std::filesystem::remove_all(path);
+          .out = slurp(dir.path() / "out"),
+          .err = slurp(dir.path() / "err")};
 }
 
 }  // namespace sparrow::test

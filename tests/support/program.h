@@ -2,7 +2,6 @@
 // Runs the sparrow program as a user would.
 #pragma once
 
-#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -14,16 +13,5 @@ struct ProgramResult {
 };
 
 ProgramResult run_sparrow(const std::vector<std::string>& args);
-
-// A new empty folder, removed with all its content at the end.
-class TempDir {
- public:
-  TempDir();
-  ~TempDir();
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-
-  std::filesystem::path path;
-};
 
 }  // namespace sparrow::test
