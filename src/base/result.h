@@ -41,7 +41,8 @@ class [[nodiscard]] Result {
     SPARROW_CHECK(ok());
     return std::get<0>(state_);
   }
-  T&& value() && {
+  // By value: a loop over f().value() must not outlive what it walks.
+  T value() && {
     SPARROW_CHECK(ok());
     return std::get<0>(std::move(state_));
   }

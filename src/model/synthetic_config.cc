@@ -15,7 +15,7 @@ struct PresetShape {
   int vocab, hidden, layers, dense_layers, query_heads, kv_heads;
   int experts, experts_per_token, expert_size, dense_size, top_k_blocks, max_positions;
   int vision_hidden, vision_heads, vision_layers, vision_size;
-  int image_token, video_token, eos_token;
+  int image_token, video_token, eos_token;  // as far from the end of the vocabulary as in the released model
 };
 
 constexpr std::array<PresetShape, 3> kPresets = {{
@@ -36,9 +36,9 @@ constexpr std::array<PresetShape, 3> kPresets = {{
      .vision_heads = 2,
      .vision_layers = 2,
      .vision_size = 64,
-     .image_token = 505,
-     .video_token = 506,
-     .eos_token = 500},
+     .image_token = 473,
+     .video_token = 474,
+     .eos_token = 468},
     {.preset = {"small", "300 million parameters, 8 layers, 16 experts: measurements on a laptop"},
      .vocab = 8192,
      .hidden = 1024,
@@ -56,9 +56,9 @@ constexpr std::array<PresetShape, 3> kPresets = {{
      .vision_heads = 2,
      .vision_layers = 2,
      .vision_size = 640,
-     .image_token = 8185,
-     .video_token = 8186,
-     .eos_token = 8180},
+     .image_token = 8153,
+     .video_token = 8154,
+     .eos_token = 8148},
     {.preset = {"m3-layer", "one dense and one sparse layer of MiniMax-M3's real size: 20 GB"},
      .vocab = 200064,
      .hidden = 6144,

@@ -10,6 +10,7 @@
 
 #include "support/golden.h"
 #include "support/program.h"
+#include "support/temp_dir.h"
 
 namespace sparrow::test {
 namespace {
@@ -51,7 +52,7 @@ struct BadCheckpoint {
 
 void expect_one_line(const BadCheckpoint& bad, const fs::path& original) {
   const TempDir temp;
-  const fs::path dir = temp.path / "model";
+  const fs::path dir = temp.path() / "model";
   fs::copy(original, dir);
   bad.damage(dir);
   const auto result = run_sparrow({"generate", "--model", dir, "--prompt-ids", "1", "--max-tokens", "2"});
@@ -106,7 +107,7 @@ TEST(BadCheckpoint, GetsExitCode2AndOneLineThatNamesTheCulprit) {
 
 TEST(BadCheckpoint, ANaNScaleIsNamed) {
   const TempDir temp;
-  const fs::path model = temp.path / "m";
+  const fs::path model = temp.path() / "m";
   ASSERT_EQ(run_sparrow({"make-model", "--preset", "tiny", "--dtype", "mxfp8", "--out", model}).exit_code, 0);
   const std::string scale = "language_model.model.layers.1.self_attn.q_proj.weight_scale_inv";
   const auto damage = [&](const fs::path& dir) {

@@ -9,6 +9,7 @@
 
 #include "support/golden.h"
 #include "support/program.h"
+#include "support/temp_dir.h"
 
 namespace sparrow::test {
 namespace {
@@ -40,10 +41,10 @@ std::filesystem::path write_ids(const std::filesystem::path& dir, const std::vec
 TEST(Program, TraceAgreesWithTheOracleForAnyChunk) {
   const TempDir dir;
   const TensorFile golden(golden_dir() / "yarn.golden.safetensors");
-  const auto ids = write_ids(dir.path, golden.ints("input_ids"));
+  const auto ids = write_ids(dir.path(), golden.ints("input_ids"));
   std::vector<std::string> files;
   for (const std::string chunk : {"300", "2200"}) {
-    const auto out = dir.path / (chunk + ".safetensors");
+    const auto out = dir.path() / (chunk + ".safetensors");
     const auto result = run_sparrow({"trace", "--model", golden_dir() / "yarn", "--ids", ids, "--positions",
                                      join(golden.ints("logit_positions")), "--chunk", chunk, "--decode", "48",
                                      "--shuffle-blocks", chunk, "--out", out});
@@ -67,8 +68,8 @@ TEST(Program, TraceAgreesWithTheOracleForAnyChunk) {
 
 TEST(Program, TraceRecordsExactlyThePositionsAskedFor) {
   const TempDir dir;
-  const auto ids = write_ids(dir.path, {1, 2, 3, 4, 5});
-  const auto out = dir.path / "t.safetensors";
+  const auto ids = write_ids(dir.path(), {1, 2, 3, 4, 5});
+  const auto out = dir.path() / "t.safetensors";
   const auto result = run_sparrow(
       {"trace", "--model", golden_dir() / "yarn", "--ids", ids, "--positions", "3,0,-4", "--out", out});
   ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -84,7 +85,7 @@ TEST(Program, TraceRecordsExactlyThePositionsAskedFor) {
 TEST(Program, MakesAModelAndGeneratesFromItTheSameWayTwice) {
   const TempDir dir;
   for (const std::string dtype : {"bf16", "f32", "mxfp8"}) {
-    const auto model = dir.path / dtype;
+    const auto model = dir.path() / dtype;
     const auto made =
         run_sparrow({"make-model", "--preset", "tiny", "--seed", "3", "--dtype", dtype, "--out", model});
     ASSERT_EQ(made.exit_code, 0) << made.err;
@@ -109,7 +110,7 @@ TEST(Program, MakesAModelAndGeneratesFromItTheSameWayTwice) {
 
 TEST(Program, AnEndTokenEndsTheOutputUnlessIgnored) {
   const TempDir dir;
-  const auto model = dir.path / "m";
+  const auto model = dir.path() / "m";
   ASSERT_EQ(run_sparrow({"make-model", "--preset", "tiny", "--out", model}).exit_code, 0);
   const std::vector<std::string> command = {
       "generate", "--model", model, "--prompt-ids", "5", "--max-tokens", "12", "--temperature", "0"};

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "msa/sm90/index_scan.cuh"
+#include "msa/sm90/launch.cuh"
+
+namespace msa::sm90 {
+namespace {
+
+template <typename T>
+cudaError_t launch(const IndexScanParams& p, const CUtensorMap& keys, int ctas, cudaStream_t stream) {
+  return launch_dependent(index_scan_kernel<T>, dim3(ctas), T::kThreads, T::kSmemBytes, stream, p, keys);
+}
+
+template <Element kKeyType>
+cudaError_t launch_rows(const IndexScanParams& p, const CUtensorMap& keys, int ctas, cudaStream_t stream) {
+  const int rows = p.batch.queries * p.batch.heads;
+  if (rows <= 8) return launch<IndexScanTraits<8, kKeyType>>(p, keys, ctas, stream);
+  if (rows <= 16) return launch<IndexScanTraits<16, kKeyType>>(p, keys, ctas, stream);
+  return launch<IndexScanTraits<32, kKeyType>>(p, keys, ctas, stream);
+}
+
+template <int kUnits>
+cudaError_t launch_select(const IndexSelectParams& p, cudaStream_t stream) {
+  // Long rows get more threads, so that all of a row's scores are on their way at once.
+  using Short = IndexSelectTraits<kUnits, 8, 4>;
+  using Long = IndexSelectTraits<kUnits, 16, 8>;
+  const dim3 grid(p.batch.total_rows);
+  if (p.batch.max_blocks <= Short::kThreads * Short::kPerLane)
+    return launch_dependent(index_select_kernel<Short>, grid, Short::kThreads, 0, stream, p);
+  return launch_dependent(index_select_kernel<Long>, grid, Long::kThreads, 0, stream, p);
+}
+
+}  // namespace
+
+cudaError_t launch_index_scan(const IndexScanParams& p, Element key_type, const CUtensorMap& keys, int ctas,
+                              cudaStream_t stream) {
+  return key_type == Element::kBF16 ? launch_rows<Element::kBF16>(p, keys, ctas, stream)
+                                    : launch_rows<Element::kE4M3>(p, keys, ctas, stream);
+}
+
+cudaError_t launch_index_select(const IndexSelectParams& p, cudaStream_t stream) {
+  switch (p.units_per_block) {
+    case 1:
+      return launch_select<1>(p, stream);
+    case 2:
+      return launch_select<2>(p, stream);
+    default:
+      return launch_select<4>(p, stream);
+  }
+}
+
+}  // namespace msa::sm90

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// MSA block selection on Hopper: scores every 128-token block with the index heads and keeps the best top_k
+// per query and head. Semantics are those of msa::index(). Nothing here allocates, synchronises or reads
+// device data on the host: grids and workspaces follow from host-known maxima, so every launch can be
+// captured in a CUDA graph.
+//
+// Two kernel families, chosen by the rows (queries x heads) that one request may have:
+//   scan  <= 32 rows: decode, speculative verify, short extends. Keys in M; bound by the bandwidth of the
+//   index keys. tile  more rows:  prefill and chunks. Rows in M; bound by the tensor cores.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+#include "msa/msa.h"
+#include "msa/sm90/tensor_map.h"
+
+namespace msa::sm90 {
+
+// Host-known maxima of a step; all sizes follow from them.
+struct IndexShape {
+  int num_requests = 0;   // rows of the block table, <= kMaxIndexRequests
+  int total_queries = 0;  // rows of q
+  int max_queries = 0;    // of one request
+  int max_blocks = 0;     // columns of the block table
+  int heads = 0;          // index heads of this rank
+  int num_sms = 0;        // multiprocessors of the device
+};
+
+inline constexpr int kMaxIndexRequests = 4096;
+
+struct IndexLaunch {
+  IndexShape shape;
+  Selection selection;
+  Element key_type = Element::kBF16;
+  int64_t num_pages = 0;
+  const void* q = nullptr;        // [total_queries, heads, kHeadDim] bf16
+  const void* k_pages = nullptr;  // [num_pages, kBlock, kHeadDim] key_type
+  const int32_t* cu_seqlens_q =
+      nullptr;  // [num_requests + 1]; nullptr: max_queries for each request (decode)
+  const int32_t* seq_lens =
+      nullptr;  // [num_requests] keys, this step's included; 0: a padding row, selects nothing
+  const int32_t* block_table = nullptr;  // [num_requests, max_blocks]
+  int32_t* selected = nullptr;           // [total_queries, heads, top_k] out: ascending, -1 at the tail
+  void* schedule = nullptr;              // index_schedule_bytes(), filled by prepare_index()
+  void* workspace = nullptr;             // index_workspace_bytes(), contents need not be kept
+};
+
+size_t index_schedule_bytes(const IndexShape& shape);
+size_t index_workspace_bytes(const IndexShape& shape);
+
+// Once for each step, before its first layer: cuts the step's work into equal shares for the SMs.
+cudaError_t prepare_index(const IndexLaunch& launch, cudaStream_t stream);
+
+// Once for each layer.
+cudaError_t launch_index(const IndexLaunch& launch, cudaStream_t stream);
+
+}  // namespace msa::sm90

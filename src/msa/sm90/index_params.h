@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the index kernels receive, and the geometry that host and device must compute alike.
+#pragma once
+
+#include "msa/sm90/index.h"
+
+namespace msa::sm90 {
+
+// Metadata of a step as kernels see it.
+struct IndexBatch {
+  const int32_t* cu_seqlens_q;  // [num_requests + 1], or nullptr for `queries` each
+  const int32_t* seq_lens;      // [num_requests]
+  const int32_t* block_table;   // [num_requests, max_blocks]
+  int num_requests, queries, max_blocks, heads, total_rows;  // total_rows = total_queries * heads
+};
+
+struct IndexSelection {
+  int top_k, local_blocks, init_blocks;
+};
+
+// ---- scan ----
+
+inline constexpr int kMaxScanRows = 32;
+inline constexpr int kMaxUnitsPerBlock = 4;
+
+struct IndexScanParams {
+  IndexBatch batch;
+  const uint16_t* q;  // [total_rows, kHeadDim] bf16
+  uint32_t* counter;  // [1] tickets drawn; 0 at the start, the select kernel sets it back
+  float* scores;      // [total_rows, max_blocks * kUnitsPerBlock] out: largest score of each unit of keys
+};
+
+struct IndexSelectParams {
+  IndexBatch batch;
+  IndexSelection selection;
+  const float*
+      scores;         // [total_rows, max_blocks * units_per_block] as the scan or the tile kernel wrote them
+  uint32_t* counter;  // [1] set to 0; nullptr: no scan before
+  int32_t* selected;  // [total_rows, top_k] out
+  int units_per_block;
+};
+
+// ---- tile ----
+
+// Blocks are walked in windows: all CTAs work inside one window (32 MiB of bf16 keys) before the next, so
+// that each key is read from device memory once and from the L2 by the other row tiles. Inside a window the
+// work, ordered by row tile and then by block, is cut into one contiguous share for each CTA; a CTA's part of
+// one row tile is a piece.
+inline constexpr int kWindowBlocks = 1024;
+inline constexpr int kFewTiles = 4;  // with so few row tiles there is little to share: one window
+inline constexpr int kListLength = 16;
+
+struct alignas(16) IndexTile {
+  int32_t request;
+  int32_t first_row;  // inside the request
+  int32_t rows;       // valid rows, <= the tile's height
+  int32_t blocks;     // blocks that its last row sees
+};
+
+// A CTA's contiguous run of blocks of one row tile.
+struct alignas(16) IndexPiece {
+  int32_t request, first_row, rows;  // as its tile's
+  int32_t first_block, blocks;
+  int32_t q_row;           // first row of q
+  int32_t first_position;  // of the request's first query
+  int32_t unused;
+};
+
+// The schedule buffer. tile_cap, windows and ctas are host-known. The piece of tile t on CTA c has index t +
+// c in its window: one of the two moves on from each piece to the next.
+struct IndexSchedule {
+  int32_t* request_tile;  // [num_requests] first tile of each request
+  IndexTile* tiles;       // [tile_cap]
+  int32_t* prefix;        // [windows, tile_cap + 1] blocks of the window before each tile
+  IndexPiece* pieces;     // [windows, tile_cap + ctas]
+  int2* cta_pieces;       // [windows, ctas] first piece and number of pieces
+  int2* tile_ctas;        // [windows, tile_cap] first and last CTA that works on each tile
+  int tile_rows, tile_cap, windows, window_blocks, ctas;
+};
+
+// All scores are kept instead of lists where a row sees few blocks, or where the scores of small tiles take
+// little memory.
+inline constexpr int kDenseBlocks = 128;
+inline constexpr int64_t kDenseBytes = int64_t{64} << 20;
+
+struct IndexTileParams {
+  IndexBatch batch;
+  IndexSelection selection;
+  IndexSchedule schedule;
+  uint64_t*
+      lists;      // [windows, tile_cap + ctas, tile_rows, kListLength] out: keys of each piece's best blocks
+  float* scores;  // [total_rows, max_blocks] out, or nullptr: lists
+};
+
+struct IndexMergeParams {
+  IndexBatch batch;
+  IndexSelection selection;
+  IndexSchedule schedule;
+  const uint64_t* lists;
+  const float* scores;
+  int32_t* selected;  // [total_rows, top_k] out
+};
+
+// ---- launches, one instantiation file each ----
+
+cudaError_t launch_index_scan(const IndexScanParams& p, Element key_type, const CUtensorMap& keys, int ctas,
+                              cudaStream_t stream);
+cudaError_t launch_index_select(const IndexSelectParams& p, cudaStream_t stream);
+cudaError_t launch_index_schedule(const IndexBatch& batch, const IndexSchedule& schedule,
+                                  cudaStream_t stream);
+cudaError_t launch_index_tile(const IndexTileParams& p, Element key_type, const CUtensorMap& q,
+                              const CUtensorMap& keys, cudaStream_t stream);
+cudaError_t launch_index_merge(const IndexMergeParams& p, cudaStream_t stream);
+
+}  // namespace msa::sm90

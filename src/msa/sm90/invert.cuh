@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+// Inverts the selection of one window of queries: for each block, the list of queries that chose it, cut into
+// work items. The order within a list is arbitrary (atomics): nothing downstream depends on it, since a
+// query's partial result has its own place, given by its slot.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "msa/sm90/attend_prefill.h"
+#include "msa/sm90/ptx.cuh"
+
+namespace msa::sm90 {
+
+// One block and some of the queries that chose it.
+struct alignas(16) PrefillItem {
+  int32_t page;           // physical
+  int32_t first;          // into the window's entries
+  int32_t count_visible;  // queries | keys of the block that are written << 16
+  int32_t limit_offset;   // a query row's last visible key within the block is row + limit_offset
+};
+
+inline constexpr int kEntryRowBits = 28;  // entry = query row | slot << 28
+inline constexpr int kEntryRowMask = (1 << kEntryRowBits) - 1;
+
+struct InvertTraits {
+  static constexpr int kThreads = 1024, kWarps = kThreads / 32, kBlock = 128;
+};
+
+struct InvertShared {
+  int2 warp_totals[InvertTraits::kWarps];
+};
+
+// Exclusive prefix sums of (entries, items) over the CTA; `total` becomes the sums over all.
+__device__ inline int2 scan_exclusive(int2 value, InvertShared& shared, int2& total) {
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  int2 sum = value;
+#pragma unroll
+  for (int d = 1; d < 32; d *= 2) {
+    const int x = __shfl_up_sync(~0u, sum.x, d), y = __shfl_up_sync(~0u, sum.y, d);
+    if (lane >= d) sum.x += x, sum.y += y;
+  }
+  if (lane == 31) shared.warp_totals[warp] = sum;
+  __syncthreads();
+  int2 before = {0, 0};
+  total = {0, 0};
+#pragma unroll
+  for (int w = 0; w < InvertTraits::kWarps; ++w) {
+    const int2 t = shared.warp_totals[w];
+    if (w < warp) before.x += t.x, before.y += t.y;
+    total.x += t.x, total.y += t.y;
+  }
+  __syncthreads();
+  return {before.x + sum.x - value.x, before.y + sum.y - value.y};
+}
+
+// Four slots of a row's selection, -1 past top_k.
+__device__ inline int4 load_four(const int32_t* selected, int first, int top_k) {
+  if (top_k % 4 == 0) return *reinterpret_cast<const int4*>(selected + first);
+  int4 out = {selected[first], -1, -1, -1};
+  if (first + 1 < top_k) out.y = selected[first + 1];
+  if (first + 2 < top_k) out.z = selected[first + 2];
+  if (first + 3 < top_k) out.w = selected[first + 3];
+  return out;
+}
+
+// The queries of one request that lie in a window, all for one KV head.
+struct InvertSegment {
+  const int32_t* selected;  // of the first row; rows are `stride` apart
+  int64_t stride;
+  int rows, first_row, top_k, blocks;
+
+  // Calls visit(row, slot, block) for every chosen block, a thread's loads in flight together.
+  template <typename Visit>
+  __device__ void each(const Visit& visit) const {
+    constexpr int kBatch = 4;
+    const int fours_per_row = (top_k + 3) / 4, fours = rows * fours_per_row;
+    for (int i = threadIdx.x; i < fours; i += InvertTraits::kThreads * kBatch) {
+      int4 four[kBatch];
+#pragma unroll
+      for (int n = 0; n < kBatch; ++n) {
+        const int at = i + n * InvertTraits::kThreads;
+        four[n] = make_int4(-1, -1, -1, -1);
+        if (at < fours)
+          four[n] = load_four(selected + at / fours_per_row * stride, at % fours_per_row * 4, top_k);
+      }
+#pragma unroll
+      for (int n = 0; n < kBatch; ++n) {
+        const int at = i + n * InvertTraits::kThreads, row = at / fours_per_row,
+                  slot = at % fours_per_row * 4;
+        const int ids[4] = {four[n].x, four[n].y, four[n].z, four[n].w};
+#pragma unroll
+        for (int j = 0; j < 4; ++j)
+          if (ids[j] >= 0 && ids[j] < blocks) visit(row, slot + j, ids[j]);
+      }
+    }
+  }
+};
+
+// Rows of padding: combine makes them zero.
+__device__ inline void count_none(const AttendPrefillParams& p, const AttendPrefillWorkspace& ws, int head,
+                                  int begin, int end) {
+  auto* counts = reinterpret_cast<int32_t*>(static_cast<char*>(p.workspace) + ws.counts);
+  for (int row = begin + threadIdx.x; row < end; row += InvertTraits::kThreads)
+    counts[int64_t{row} * p.kv_heads + head] = 0;
+}
+
+// How many partials each query of the segment will get.
+__device__ inline void count_slots(const AttendPrefillParams& p, const AttendPrefillWorkspace& ws,
+                                   const InvertSegment& segment, int head) {
+  char* base = static_cast<char*>(p.workspace);
+  for (int i = threadIdx.x; i < segment.rows; i += InvertTraits::kThreads) {
+    int count = 0;
+    for (int s = 0; s < p.top_k; s += 4) {
+      const int4 four = load_four(segment.selected + i * segment.stride, s, p.top_k);
+      count += (four.x >= 0) + (four.y >= 0) + (four.z >= 0) + (four.w >= 0);
+    }
+    const int row = segment.first_row + i;
+    const int64_t unit = int64_t{row} * p.kv_heads + head;
+    reinterpret_cast<int32_t*>(base + ws.counts)[unit] = count;
+  }
+}
+
+// Grid (windows, kv_heads); dynamic shared memory: int32 [max_blocks].
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kThreads, 1)
+    invert_kernel(const __grid_constant__ AttendPrefillParams p,
+                  const __grid_constant__ AttendPrefillWorkspace ws, int tile_queries, int max_item_queries) {
+  extern __shared__ int32_t counts[];
+  __shared__ InvertShared shared;
+  const int window = blockIdx.x, head = blockIdx.y, unit = window * p.kv_heads + head;
+  char* base = static_cast<char*>(p.workspace);
+  const int64_t capacity = int64_t{ws.window} * p.top_k;
+  auto* items = reinterpret_cast<int4*>(base + ws.items) + unit * capacity;
+  auto* entries = reinterpret_cast<int32_t*>(base + ws.entries) + unit * capacity;
+  // The last items of all decide when the last CTA ends.
+  if (window + 1 == ws.num_windows) max_item_queries = max(max_item_queries / 4, tile_queries);
+
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int window_begin = window * ws.window, rows_end = min(window_begin + ws.window, p.total_queries);
+  const int window_end = min(rows_end, p.cu_seqlens_q[p.num_requests]);
+  count_none(p, ws, head, max(window_begin, window_end), rows_end);
+  int request = 0, high = p.num_requests;  // the last request that starts at or before the window
+  while (high - request > 1) {
+    const int middle = (request + high) / 2;
+    (p.cu_seqlens_q[middle] <= window_begin ? request : high) = middle;
+  }
+  int num_entries = 0, num_items = 0;
+  for (; request < p.num_requests && p.cu_seqlens_q[request] < window_end; ++request) {
+    const int end_of_request = p.cu_seqlens_q[request + 1], seq_len = p.seq_lens[request];
+    const int begin = max(window_begin, p.cu_seqlens_q[request]), end = min(window_end, end_of_request);
+    if (begin >= end) continue;
+    if (seq_len <= 0) {
+      count_none(p, ws, head, begin, end);
+      continue;
+    }
+    const int blocks = (seq_len + Traits::kBlock - 1) / Traits::kBlock;
+    const InvertSegment segment = {p.selected + (int64_t{begin} * p.kv_heads + head) * p.top_k,
+                                   int64_t{p.kv_heads} * p.top_k,
+                                   end - begin,
+                                   begin,
+                                   p.top_k,
+                                   blocks};
+    for (int b = threadIdx.x; b < blocks; b += Traits::kThreads) counts[b] = 0;
+    __syncthreads();
+    segment.each([&](int, int, int block) { atomicAdd(&counts[block], 1); });
+    count_slots(p, ws, segment, head);
+    __syncthreads();
+    const int share = (blocks + Traits::kThreads - 1) / Traits::kThreads;
+    const int first = min(static_cast<int>(threadIdx.x) * share, blocks), last = min(first + share, blocks);
+    int2 sum = {0, 0};
+    for (int b = first; b < last; ++b)
+      sum.x += counts[b], sum.y += (counts[b] + max_item_queries - 1) / max_item_queries;
+    int2 total;
+    int2 at = scan_exclusive(sum, shared, total);
+    at.x += num_entries, at.y += num_items;
+    for (int b = first; b < last; ++b) {
+      const int count = counts[b];
+      counts[b] = at.x;
+      if (count == 0) continue;
+      const int page = p.block_table[int64_t{request} * p.max_blocks + b];
+      const int visible = min(Traits::kBlock, seq_len - b * Traits::kBlock);
+      for (int done = 0; done < count; done += max_item_queries)
+        items[at.y++] = make_int4(page, at.x + done, min(max_item_queries, count - done) | visible << 16,
+                                  seq_len - end_of_request - b * Traits::kBlock);
+      at.x += count;
+    }
+    __syncthreads();
+    segment.each([&](int row, int slot, int block) {
+      const uint32_t entry = static_cast<uint32_t>(begin + row) | static_cast<uint32_t>(slot)
+                                                                      << kEntryRowBits;
+      entries[atomicAdd(&counts[block], 1)] = static_cast<int32_t>(entry);
+    });
+    __syncthreads();
+    num_entries += total.x, num_items += total.y;
+  }
+  if (threadIdx.x == 0) {
+    reinterpret_cast<int32_t*>(base + ws.num_items)[unit] = num_items;
+    reinterpret_cast<int32_t*>(base + ws.next_item)[unit] = 0;
+  }
+}
+
+}  // namespace msa::sm90

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// Tensor maps: how the copy engine sees a matrix in device memory. Host only; nothing is read from the
+// device.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace msa::sm90 {
+
+enum class Element : uint8_t { kBF16, kE4M3 };
+
+inline constexpr int element_bytes(Element e) {
+  return e == Element::kBF16 ? 2 : 1;
+}
+
+// A row-major matrix cut into boxes. With the 128-byte swizzle a box row is at most 128 bytes; in shared
+// memory chunk c (16 bytes) of row r then lies at 128 r + 16 (c ^ (r % 8)) from a 1024-byte aligned base.
+// Reads past the last row give zeros.
+struct MatrixView {
+  const void* data = nullptr;  // 16-byte aligned
+  Element element = Element::kBF16;
+  int64_t rows = 0;
+  int columns = 0;
+  int64_t row_bytes = 0;  // 0: rows are contiguous
+  int box_rows = 0;       // <= 256
+  int box_columns = 0;    // 128 bytes wide at most
+  bool swizzle = true;
+};
+
+cudaError_t make_tensor_map(const MatrixView& view, CUtensorMap* map);
+
+}  // namespace msa::sm90
