@@ -8,7 +8,7 @@
 
 #include "base/mapped_file.h"
 #include "support/output_cases.h"
-#include "support/program.h"
+#include "support/temp_dir.h"
 
 namespace sparrow::cli {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 // '@' stands for the namespace marker.
 std::string answers(const std::string& lines) {
   test::TempDir folder;
-  const auto file = folder.path / "t.jinja";
+  const auto file = folder.path() / "t.jinja";
   EXPECT_TRUE(write_text_file(file,
                               "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}"
                               "{{ tools|length if tools else 0 }}{{ color }}{{ add_generation_prompt }}")
@@ -116,20 +116,20 @@ TEST(DebugText, BadLinesAreAnsweredAndTheNextOneIsRead) {
 TEST(DebugText, TokenizesAndBack) {
   test::TempDir folder;
   std::filesystem::copy_file(std::filesystem::path(SPARROW_GOLDEN_DIR) / "tokenizer/m3.tokenizer.json",
-                             folder.path / "tokenizer.json");
+                             folder.path() / "tokenizer.json");
   std::istringstream in(R"({"op":"tokenize","text":"größe <mm:think>"})"
                         "\n"
                         R"({"op":"detokenize","ids":[70,81]})"
                         "\n"
                         R"({"op":"detokenize","ids":[-1]})");
   std::ostringstream out;
-  ASSERT_TRUE(answer_text_lines({.model = folder.path, .chat_template = {}}, in, out).ok());
+  ASSERT_TRUE(answer_text_lines({.model = folder.path(), .chat_template = {}}, in, out).ok());
   const std::string lines = out.str();
   ASSERT_TRUE(lines.starts_with("{\"ids\":[")) << lines;
   EXPECT_NE(lines.find("\n{\"text\":\"gr\"}\n{\"error\":\"ids[0] must be an integer"), lines.npos) << lines;
   std::istringstream back("{\"op\":\"detokenize\"," + lines.substr(1, lines.find('\n') - 1));
   std::ostringstream text;
-  ASSERT_TRUE(answer_text_lines({.model = folder.path, .chat_template = {}}, back, text).ok());
+  ASSERT_TRUE(answer_text_lines({.model = folder.path(), .chat_template = {}}, back, text).ok());
   EXPECT_EQ(text.str(), "{\"text\":\"größe <mm:think>\"}\n");
 }
 
