@@ -203,39 +203,35 @@ RowErrors row_errors(const std::vector<float>& values, const std::vector<float>&
 
 // Whether transformers had rounded its rotary frequencies (model.to) or not (from_pretrained) when it made
 // the golden.
-void expect_as_near_as_hugging_face(const std::string& golden, bool round_frequencies,
-                                    const std::vector<CpuIsa>& isas) {
+void expect_as_near_as_hugging_face(const std::string& golden, bool round_frequencies) {
   const Case c("bf16", golden);
   const ModelRun exact = c.run({.dtype = DType::kF32, .round_frequencies = round_frequencies});
   const std::vector<int32_t> truth = selections(c, exact);
   const int top_k = c.checkpoint.config().top_k_blocks;
-  for (const CpuIsa isa : isas) {
-    SCOPED_TRACE(ops::name_of(isa));
-    const ModelRun run = c.run({.isa = isa, .round_frequencies = round_frequencies});
-    const auto check = [&](const std::vector<float>& ours, const std::string& name,
-                           const std::vector<float>& truth) {
-      const RowErrors mine = row_errors(ours, truth, c.positions.size());
-      const RowErrors theirs = row_errors(c.golden.floats(name), truth, c.positions.size());
-      EXPECT_LT(mine.median, kBf16Tolerance) << name;
-      EXPECT_LE(mine.median, theirs.median) << name;
-      EXPECT_LE(mine.flipped, theirs.flipped) << name;
-    };
-    check(run.logits, "logits", exact.logits);
-    for (size_t layer = 1; layer < run.capture.hidden.size(); ++layer)
-      check(run.capture.hidden[layer], strf("hidden.{}", layer), exact.capture.hidden[layer]);
-    const auto ours = test::compare_selections(selections(c, run), truth, top_k);
-    const auto theirs = test::compare_selections(golden_selections(c), truth, top_k);
-    EXPECT_GT(ours.rows, 0);
-    EXPECT_GE(ours.equal, theirs.equal) << "of " << ours.rows << " rows";
-  }
+  const ModelRun run = c.run({.round_frequencies = round_frequencies});
+  const auto check = [&](const std::vector<float>& ours, const std::string& name,
+                         const std::vector<float>& truth) {
+    const RowErrors mine = row_errors(ours, truth, c.positions.size());
+    const RowErrors theirs = row_errors(c.golden.floats(name), truth, c.positions.size());
+    EXPECT_LT(mine.median, kBf16Tolerance) << name;
+    EXPECT_LE(mine.median, theirs.median) << name;
+    EXPECT_LE(mine.flipped, theirs.flipped) << name;
+  };
+  check(run.logits, "logits", exact.logits);
+  for (size_t layer = 1; layer < run.capture.hidden.size(); ++layer)
+    check(run.capture.hidden[layer], strf("hidden.{}", layer), exact.capture.hidden[layer]);
+  const auto ours = test::compare_selections(selections(c, run), truth, top_k);
+  const auto theirs = test::compare_selections(golden_selections(c), truth, top_k);
+  EXPECT_GT(ours.rows, 0);
+  EXPECT_GE(ours.equal, theirs.equal) << "of " << ours.rows << " rows";
 }
 
 TEST(Bf16Oracle, IsAsNearToTheF32RunAsHuggingFace) {
-  expect_as_near_as_hugging_face("bf16-loaded", false, isas(CpuIsa::kAvx2));
+  expect_as_near_as_hugging_face("bf16-loaded", false);
 }
 
 TEST(Bf16Oracle, IsAsNearToTheF32RunAsHuggingFaceWithRoundedFrequencies) {
-  expect_as_near_as_hugging_face("bf16", true, {ops::detect_cpu_isa()});
+  expect_as_near_as_hugging_face("bf16", true);
 }
 
 TEST(Bf16Oracle, LogitsAndGreedyIdsAgreeWithHuggingFace) {
