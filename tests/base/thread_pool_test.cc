@@ -46,7 +46,9 @@ TEST(ThreadPool, SleepingWorkersWakeUpForTheNextRegion) {
   int calls = 0;
   for (int round = 0; round < 3; ++round) {
     std::this_thread::sleep_for(std::chrono::milliseconds(20));  // far longer than workers spin
-    pool.run([&](int worker) { calls += worker == 1; });
+    pool.run([&](int worker) {
+      if (worker == 1) ++calls;
+    });
   }
   EXPECT_EQ(calls, 3);
 }
