@@ -246,14 +246,24 @@ class SameBitsTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(SameBitsTest, ForAnyChunkAnyThreadCountAndAnyPhysicalOrder) {
   const Case c(GetParam());
-  const ModelRun whole = c.run({.decode = 8});
+  std::vector<int32_t> ids = c.ids, positions = c.positions;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  // Thousands of single steps take minutes there; five blocks walk the same code.
+  ids.resize(600);
+  std::erase_if(positions, [](int32_t position) { return position >= 599; });
+  positions.push_back(599);
+#endif
+  const auto run = [&](const RunOptions& options) {
+    return run_model(c.checkpoint, ids, positions, options);
+  };
+  const ModelRun whole = run({.decode = 8});
   for (const int chunk : {1, 7, 128, 1000})
-    EXPECT_TRUE(whole.same_bits(c.run({.chunk = chunk, .decode = 8}))) << "chunk " << chunk;
+    EXPECT_TRUE(whole.same_bits(run({.chunk = chunk, .decode = 8}))) << "chunk " << chunk;
   for (const int threads : {1, 3})
-    EXPECT_TRUE(whole.same_bits(c.run({.chunk = 500, .decode = 8, .threads = threads})))
+    EXPECT_TRUE(whole.same_bits(run({.chunk = 500, .decode = 8, .threads = threads})))
         << threads << " threads";
-  EXPECT_TRUE(whole.same_bits(c.run({.decode = 8, .block_order_seed = 5})));
-  EXPECT_TRUE(whole.same_bits(c.run({.chunk = 129, .decode = 8, .block_order_seed = 6})));
+  EXPECT_TRUE(whole.same_bits(run({.decode = 8, .block_order_seed = 5})));
+  EXPECT_TRUE(whole.same_bits(run({.chunk = 129, .decode = 8, .block_order_seed = 6})));
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, SameBitsTest, testing::Values("f32", "bf16", "yarn"),
