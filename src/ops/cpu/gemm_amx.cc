@@ -22,7 +22,7 @@ constexpr int64_t kTileBytes = 1024;
 // k steps of a block: two B columns of them fill two thirds of the L1 cache.
 constexpr int64_t kBlockSteps = 16;
 constexpr int64_t kStreamRows = 2 * kTile;
-constexpr int64_t kPrefetchSteps = 16;
+constexpr int64_t kPrefetchSteps = 8;
 constexpr int64_t kWeightBlockBytes = kMaxStrip / kTile * kBlockSteps * kTileBytes;
 constexpr int64_t kSumsBytes = kMaxStrip * kMaxRows * static_cast<int64_t>(sizeof(float));
 
@@ -129,9 +129,14 @@ void stream_tiles(const StripJob& job, int64_t output) {
   const char *b0 = packed_group(job, 0), *b1 = kB == 2 ? packed_group(job, kTile) : b0;
   zero_sums<kA, kB>();
   for (int64_t step = 0; step < full_steps; ++step) {
-    const int64_t at = step * kStep * 2, ahead = at + kPrefetchSteps * kStep * 2;
-    if (step + kPrefetchSteps < full_steps)
-      for (int r = 0; r < kA * kTile; ++r) _mm_prefetch(a + r * stride + ahead, _MM_HINT_T0);
+    const int64_t at = step * kStep * 2;
+    // Runs of one row, so that memory sees bursts and not a line from each of 32 pages.
+    if (step % kPrefetchSteps == 0) {
+      const int64_t ahead = at + kPrefetchSteps * 64, lines = full_steps - step - kPrefetchSteps;
+      for (int r = 0; r < kA * kTile; ++r)
+        for (int64_t line = 0; line < lines && line < kPrefetchSteps; ++line)
+          _mm_prefetch(a + r * stride + ahead + line * 64, _MM_HINT_T1);
+    }
     multiply_step<kA, kB>(a + at, a + kTile * stride + at, stride, b0 + step * kTileBytes,
                           b1 + step * kTileBytes);
   }
