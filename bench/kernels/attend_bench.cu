@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "msa/sm90/attend_decode.h"
-#include "msa/sm90/attend_prefill.h"
+#include "msa/sm90/attend/attend_decode.h"
+#include "msa/sm90/attend/attend_prefill.h"
 
 namespace {
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "msa/sm90/index.h"
+#include "msa/sm90/index/index.h"
 
 namespace {
 

@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "msa/reference.h"
-#include "msa/sm90/attend_decode.h"
-#include "msa/sm90/attend_prefill.h"
+#include "msa/sm90/attend/attend_decode.h"
+#include "msa/sm90/attend/attend_prefill.h"
 
 namespace msa::sm90 {
 namespace {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "msa/reference.h"
-#include "msa/sm90/index.h"
+#include "msa/sm90/index/index.h"
 
 namespace msa::sm90 {
 namespace {

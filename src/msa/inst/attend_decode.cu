@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "msa/sm90/attend_decode.cuh"
+#include "msa/sm90/attend/attend_decode.cuh"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "msa/sm90/attend_prefill.cuh"
-#include "msa/sm90/combine.cuh"
+#include "msa/sm90/attend/attend_prefill.cuh"
+#include "msa/sm90/attend/combine.cuh"
 
 namespace msa::sm90 {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "msa/sm90/index_scan.cuh"
+#include "msa/sm90/index/index_scan.cuh"
 #include "msa/sm90/launch.cuh"
 
 namespace msa::sm90 {

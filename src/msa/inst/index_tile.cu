@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "msa/sm90/index_merge.cuh"
-#include "msa/sm90/index_tile.cuh"
+#include "msa/sm90/index/index_merge.cuh"
+#include "msa/sm90/index/index_tile.cuh"
 #include "msa/sm90/launch.cuh"
 
 namespace msa::sm90 {

@@ -2,7 +2,7 @@
 // How the decode attend kernel lays out its shared memory, and what one warp does with 16 keys.
 #pragma once
 
-#include "msa/sm90/attend_decode.h"
+#include "msa/sm90/attend/attend_decode.h"
 #include "msa/sm90/ptx.cuh"
 
 namespace msa::sm90 {

@@ -2,8 +2,8 @@
 // How the block-outer attend kernel lays out its shared memory, and the warps that fill it.
 #pragma once
 
-#include "msa/sm90/attend_prefill.h"
-#include "msa/sm90/invert.cuh"
+#include "msa/sm90/attend/attend_prefill.h"
+#include "msa/sm90/attend/invert.cuh"
 #include "msa/sm90/ptx.cuh"
 
 namespace msa::sm90 {

@@ -2,7 +2,7 @@
 // What the index kernels receive, and the geometry that host and device must compute alike.
 #pragma once
 
-#include "msa/sm90/index.h"
+#include "msa/sm90/index/index.h"
 
 namespace msa::sm90 {
 

@@ -4,7 +4,7 @@
 // the merge is exact.
 #pragma once
 
-#include "msa/sm90/index_key.cuh"
+#include "msa/sm90/index/index_key.cuh"
 
 namespace msa::sm90 {
 

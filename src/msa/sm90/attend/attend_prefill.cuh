@@ -5,7 +5,7 @@
 // store is contiguous, without shuffles.
 #pragma once
 
-#include "msa/sm90/attend_prefill_feed.cuh"
+#include "msa/sm90/attend/attend_prefill_feed.cuh"
 #include "msa/sm90/wgmma.cuh"
 
 namespace msa::sm90 {

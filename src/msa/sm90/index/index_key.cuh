@@ -7,7 +7,7 @@
 // 0 is no candidate.
 #pragma once
 
-#include "msa/sm90/index_params.h"
+#include "msa/sm90/index/index_params.h"
 #include "msa/sm90/ptx.cuh"
 
 namespace msa::sm90 {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which kernels serve a step, and how its buffers are laid out.
-#include "msa/sm90/index.h"
+#include "msa/sm90/index/index.h"
 
 #include <algorithm>
 
-#include "msa/sm90/index_params.h"
+#include "msa/sm90/index/index_params.h"
 
 namespace msa::sm90 {
 namespace {

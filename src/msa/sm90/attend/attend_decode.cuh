@@ -6,7 +6,7 @@
 // so that each lane's operands are whole 16-byte pieces of the swizzled tile, without bank conflicts.
 #pragma once
 
-#include "msa/sm90/attend_decode_warp.cuh"
+#include "msa/sm90/attend/attend_decode_warp.cuh"
 
 namespace msa::sm90 {
 

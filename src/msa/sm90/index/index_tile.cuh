@@ -11,7 +11,7 @@
 
 #include <type_traits>
 
-#include "msa/sm90/index_key.cuh"
+#include "msa/sm90/index/index_key.cuh"
 #include "msa/sm90/wgmma.cuh"
 #include "msa/sm90/widen.cuh"
 

@@ -9,7 +9,7 @@
 // warps never wait for each other. The grid does not depend on the lengths, which are read on the device.
 #pragma once
 
-#include "msa/sm90/index_key.cuh"
+#include "msa/sm90/index/index_key.cuh"
 #include "msa/sm90/widen.cuh"
 
 namespace msa::sm90 {

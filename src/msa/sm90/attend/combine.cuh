@@ -8,7 +8,7 @@
 
 #include <cuda_runtime.h>
 
-#include "msa/sm90/attend_prefill.h"
+#include "msa/sm90/attend/attend_prefill.h"
 #include "msa/sm90/ptx.cuh"
 
 namespace msa::sm90 {
