@@ -280,7 +280,7 @@ Result<Json> Json::at(std::string_view key) const {
 
 Error Json::error(std::string_view expectation) const {
   return {Errc::kInvalidArgument,
-          strf("{} {}, got {}", path_.empty() ? "the document" : path_, expectation, brief())};
+          strf("{} {}, got {}", path_.empty() ? "the document" : path_, expectation, brief()), path_};
 }
 
 Result<int64_t> Json::as_int(int64_t min, int64_t max) const {

@@ -22,6 +22,7 @@ enum class Errc {
 struct Error {
   Errc code;
   std::string message;
+  std::string field = {};  // the path of the input field at fault, where there is one
 };
 
 template <typename T>
