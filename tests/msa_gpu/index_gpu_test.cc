@@ -1,422 +1,216 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hopper index kernels against the scalar reference, on the device. Integer-valued inputs give exact
-// scores, so the selection must be identical, ties included; with other inputs two blocks whose scores differ
-// by rounding may swap.
+// The Hopper index kernels on the device, case by case.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstdio>
-#include <numeric>
-#include <random>
-#include <string>
-#include <thread>
-#include <vector>
-
-#include "msa/reference.h"
-#include "msa/sm90/index/index.h"
+#include "msa_gpu/index_case.h"
 
 namespace msa::sm90 {
 namespace {
-
-#define CUDA_OK(call) ASSERT_EQ(call, cudaSuccess)
-
-constexpr uint16_t kNaN = 0x7fff;
-
-struct Case {
-  std::string name;
-  std::vector<int> queries, seq_lens;
-  int heads = 1;
-  Selection selection = {};
-  bool integers = true;
-  Element key_type = Element::kBF16;
-  bool uniform = false;  // decode: no cu_seqlens_q
-  int extra_blocks = 3;  // columns of the block table that no request reaches
-  unsigned seed = 1;
-};
-
-template <typename V>
-struct DeviceArray {
-  V* data = nullptr;
-  size_t count = 0;
-  DeviceArray(size_t n, int poison) : count(n) {
-    if (cudaMalloc(&data, std::max<size_t>(n, 1) * sizeof(V)) != cudaSuccess) std::abort();
-    if (cudaMemset(data, poison, n * sizeof(V)) != cudaSuccess) std::abort();
-  }
-  explicit DeviceArray(const std::vector<V>& host) : DeviceArray(host.size(), 0) {
-    if (cudaMemcpy(data, host.data(), count * sizeof(V), cudaMemcpyHostToDevice) != cudaSuccess) std::abort();
-  }
-  DeviceArray(const DeviceArray&) = delete;
-  DeviceArray& operator=(const DeviceArray&) = delete;
-  ~DeviceArray() { cudaFree(data); }
-  std::vector<V> download() const {
-    std::vector<V> host(count);
-    if (cudaMemcpy(host.data(), data, count * sizeof(V), cudaMemcpyDeviceToHost) != cudaSuccess) std::abort();
-    return host;
-  }
-};
-
-uint16_t to_bf16(float x) {
-  const uint32_t bits = std::bit_cast<uint32_t>(x);
-  return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
-}
-
-float from_e4m3(uint8_t b) {
-  const int exponent = (b >> 3) & 15, mantissa = b & 7;
-  const float magnitude =
-      exponent == 0 ? std::ldexp(mantissa / 8.0f, -6) : std::ldexp(1.0f + mantissa / 8.0f, exponent - 7);
-  return b & 0x80 ? -magnitude : magnitude;
-}
-
-// A whole problem on the host, and the reference's answer.
-struct Problem {
-  Case c;
-  int total_queries = 0, max_blocks = 0, num_pages = 0;
-  std::vector<int32_t> cu, table, expected;
-  std::vector<uint16_t> q, keys;
-  std::vector<uint8_t> keys8;
-
-  explicit Problem(const Case& from) : c(from) {
-    std::mt19937 random(c.seed);
-    cu.assign(1, 0);
-    int used = 0;
-    for (size_t r = 0; r < c.queries.size(); ++r) {
-      cu.push_back(cu.back() + c.queries[r]);
-      max_blocks = std::max(max_blocks, (c.seq_lens[r] + kBlock - 1) / kBlock);
-      used += (c.seq_lens[r] + kBlock - 1) / kBlock;
-    }
-    total_queries = cu.back();
-    max_blocks += c.extra_blocks;
-    num_pages = used + 5;
-    fill_pages(random);
-    q.resize(size_t(total_queries) * c.heads * kHeadDim);
-    std::normal_distribution<float> normal;
-    for (uint16_t& x : q) x = to_bf16(c.integers ? float(int(random() % 5) - 2) : normal(random));
-    answer();
-  }
-
-  void fill_pages(std::mt19937& random) {
-    std::vector<int32_t> pages(num_pages);
-    std::iota(pages.begin(), pages.end(), 0);
-    std::shuffle(pages.begin(), pages.end(), random);
-    const int num_requests = static_cast<int>(c.queries.size());
-    table.assign(size_t(num_requests) * max_blocks, -1);
-    const size_t elements = size_t(num_pages) * kBlock * kHeadDim;
-    keys.assign(elements, kNaN);
-    const bool fp8 = c.key_type == Element::kE4M3;
-    if (fp8) keys8.assign(elements, 0x7e);  // the largest number: a key read wrongly would win
-    std::normal_distribution<float> normal;
-    size_t next = 0;
-    for (int r = 0; r < num_requests; ++r)
-      for (int key = 0; key < c.seq_lens[r]; ++key) {
-        int32_t& page = table[size_t(r) * max_blocks + key / kBlock];
-        if (key % kBlock == 0) page = pages[next++];
-        for (int d = 0; d < kHeadDim; ++d) {
-          const size_t at = (size_t(page) * kBlock + key % kBlock) * kHeadDim + d;
-          float x = c.integers ? float(int(random() % 5) - 2) : normal(random);
-          if (fp8) {
-            static constexpr uint8_t kIntegers[5] = {0xc0, 0xb8, 0x00, 0x38, 0x40};  // -2 .. 2
-            uint8_t byte = c.integers ? kIntegers[int(x) + 2] : static_cast<uint8_t>(random() % 256);
-            if ((byte & 0x7f) == 0x7f) byte ^= 1;
-            keys8[at] = byte;
-            x = from_e4m3(byte);
-          }
-          keys[at] = to_bf16(x);
-        }
-      }
-  }
-
-  Plan plan() const {
-    return {static_cast<int>(c.queries.size()), cu.data(), c.seq_lens.data(), table.data(), max_blocks};
-  }
-
-  IndexParams params(int32_t* selected) const {
-    IndexParams p;
-    p.heads = {c.heads, c.heads};
-    p.selection = c.selection;
-    p.q = q.data();
-    p.k_pages = keys.data();
-    p.selected = selected;
-    return p;
-  }
-
-  void answer() {
-    expected.assign(size_t(total_queries) * c.heads * c.selection.top_k, -1);
-    const Plan the_plan = plan();
-    const IndexParams the_params = params(expected.data());
-    const int num_threads = std::max(1u, std::thread::hardware_concurrency());
-    std::vector<std::thread> threads;
-    for (int w = 0; w < num_threads; ++w)
-      threads.emplace_back([&, w] {
-        for (size_t r = 0; r < c.queries.size(); ++r)
-          for (int row = cu[r]; row < cu[r + 1]; ++row)
-            if (row % num_threads == w && c.seq_lens[r] > 0)
-              reference::index_query(the_plan, the_params, static_cast<int>(r), row);
-      });
-    for (std::thread& t : threads) t.join();
-  }
-};
-
-// The problem on the device.
-struct Device {
-  DeviceArray<uint16_t> q;
-  DeviceArray<uint8_t> keys;
-  DeviceArray<int32_t> cu, seq_lens, table, selected;
-  IndexLaunch launch;
-  DeviceArray<uint8_t> schedule, workspace;
-
-  static std::vector<uint8_t> bytes_of(const Problem& p) {
-    if (p.c.key_type == Element::kE4M3) return p.keys8;
-    const auto* first = reinterpret_cast<const uint8_t*>(p.keys.data());
-    return {first, first + p.keys.size() * 2};
-  }
-
-  static IndexShape shape_of(const Problem& p) {
-    return {.num_requests = static_cast<int>(p.c.queries.size()),
-            .total_queries = p.total_queries,
-            .max_queries = *std::max_element(p.c.queries.begin(), p.c.queries.end()),
-            .max_blocks = p.max_blocks,
-            .heads = p.c.heads,
-            .num_sms = 132};
-  }
-
-  explicit Device(const Problem& p)
-      : q(p.q),
-        keys(bytes_of(p)),
-        cu(p.cu),
-        seq_lens(p.c.seq_lens),
-        table(p.table),
-        selected(p.expected.size(), 0xcd),
-        schedule(index_schedule_bytes(shape_of(p)), 0xff),
-        workspace(index_workspace_bytes(shape_of(p)), 0xff) {
-    launch.shape = shape_of(p);
-    launch.selection = p.c.selection;
-    launch.key_type = p.c.key_type;
-    launch.num_pages = p.num_pages;
-    launch.q = q.data;
-    launch.k_pages = keys.data;
-    launch.cu_seqlens_q = p.c.uniform ? nullptr : cu.data;
-    launch.seq_lens = seq_lens.data;
-    launch.block_table = table.data;
-    launch.selected = selected.data;
-    launch.schedule = schedule.data;
-    launch.workspace = workspace.data;
-  }
-};
-
-// Rows whose sets differ must differ in blocks whose scores are equal up to rounding.
-void compare(const Problem& p, const std::vector<int32_t>& actual) {
-  const int top_k = p.c.selection.top_k;
-  int different = 0, rows = 0;
-  double worst_gap = 0;
-  for (size_t r = 0; r < p.c.queries.size(); ++r)
-    for (int row = p.cu[r]; row < p.cu[r + 1]; ++row)
-      for (int head = 0; head < p.c.heads; ++head, ++rows) {
-        const size_t at = (size_t(row) * p.c.heads + head) * top_k;
-        const std::vector<int32_t> want(&p.expected[at], &p.expected[at] + top_k),
-            got(&actual[at], &actual[at] + top_k);
-        if (want == got) continue;
-        ++different;
-        ASSERT_FALSE(p.c.integers) << p.c.name << ": request " << r << " row " << row << " head " << head
-                                   << " got " << ::testing::PrintToString(got) << " want "
-                                   << ::testing::PrintToString(want);
-        std::vector<float> scores(p.max_blocks + 1);
-        std::vector<int32_t> unused(p.expected.size());
-        reference::block_scores(p.plan(), p.params(unused.data()), static_cast<int>(r), row, head,
-                                scores.data());
-        std::vector<int32_t> lost, won;
-        std::set_difference(want.begin(), want.end(), got.begin(), got.end(), std::back_inserter(lost));
-        std::set_difference(got.begin(), got.end(), want.begin(), want.end(), std::back_inserter(won));
-        ASSERT_EQ(lost.size(), won.size());
-        for (size_t i = 0; i < lost.size(); ++i) {
-          ASSERT_GE(won[i], 0);
-          worst_gap = std::max(worst_gap, double(std::fabs(scores[lost[i]] - scores[won[i]])));
-        }
-      }
-  if (different > 0)
-    std::printf("  %s: %d of %d rows swap near-ties, largest gap %.2e\n", p.c.name.c_str(), different, rows,
-                worst_gap);
-  // 128 products of size ~1 in fp32, whatever the order: far below 1e-3; scores of fp8 keys reach 1e4.
-  EXPECT_LE(worst_gap, p.c.key_type == Element::kE4M3 ? 5e-2 : 1e-4) << p.c.name;
-}
-
-void check(const Case& c) {
-  const Problem p(c);
-  Device d(p);
-  CUDA_OK(prepare_index(d.launch, nullptr));
-  CUDA_OK(launch_index(d.launch, nullptr));
-  CUDA_OK(cudaDeviceSynchronize());
-  const std::vector<int32_t> first = d.selected.download();
-  compare(p, first);
-
-  // Again from poison, then from a graph: the same bits.
-  cudaStream_t stream;
-  CUDA_OK(cudaStreamCreate(&stream));
-  CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
-  CUDA_OK(prepare_index(d.launch, stream));
-  CUDA_OK(launch_index(d.launch, stream));
-  cudaGraph_t graph;
-  cudaGraphExec_t executable;
-  CUDA_OK(cudaStreamEndCapture(stream, &graph));
-  CUDA_OK(cudaGraphInstantiate(&executable, graph, 0));
-  for (int repeat = 0; repeat < 3; ++repeat) {
-    CUDA_OK(cudaMemset(d.selected.data, 0xcd, d.selected.count * 4));
-    CUDA_OK(cudaMemset(d.workspace.data, repeat == 0 ? 0 : 0xff, d.workspace.count));
-    CUDA_OK(cudaMemset(d.schedule.data, 0xff, d.schedule.count));
-    CUDA_OK(cudaDeviceSynchronize());
-    CUDA_OK(cudaGraphLaunch(executable, stream));
-    CUDA_OK(cudaStreamSynchronize(stream));
-    const std::vector<int32_t> again = d.selected.download();
-    int different = 0, row = -1;
-    for (size_t i = 0; i < first.size(); ++i)
-      if (again[i] != first[i] && different++ == 0) row = static_cast<int>(i) / c.selection.top_k;
-    EXPECT_EQ(different, 0) << c.name << ": replay " << repeat << " differs first at row " << row;
-  }
-  CUDA_OK(cudaGraphExecDestroy(executable));
-  CUDA_OK(cudaGraphDestroy(graph));
-  CUDA_OK(cudaStreamDestroy(stream));
-}
 
 const std::vector<int> kCorners = {1, 127, 128, 129, 2047, 2048, 2049, 5000};
 
 TEST(IndexScan, DecodeMatchesTheReferenceAtEveryCornerLength) {
   for (const int heads : {1, 2, 4})
-    check({.name = "decode",
-           .queries = std::vector<int>(8, 1),
-           .seq_lens = kCorners,
-           .heads = heads,
-           .uniform = true});
+    check_index({.name = "decode",
+                 .queries = std::vector<int>(8, 1),
+                 .seq_lens = kCorners,
+                 .heads = heads,
+                 .uniform = true});
 }
 
-TEST(IndexScan, VerifyOfSeveralQueriesMatchesTheReference) {
-  for (const int queries : {2, 4, 8})
-    for (const int heads : {1, 4})
-      check({.name = "verify",
-             .queries = std::vector<int>(7, queries),
-             .seq_lens = {8, 127, 128, 129, 2047, 2049, 5000},
-             .heads = heads,
-             .uniform = true});
+TEST(IndexScan, EveryNumberOfQueriesPerRequestMatchesTheReference) {
+  for (int queries = 1; queries <= 16; ++queries)
+    for (const int heads : {1, 2, 4})
+      if (queries * heads <= 32)
+        check_index({.name = "verify",
+                     .queries = std::vector<int>(7, queries),
+                     .seq_lens = {16, 127, 128, 129, 2047, 2049, 5000},
+                     .heads = heads,
+                     .uniform = true});
+}
+
+TEST(IndexScan, EveryTopKMatchesTheReference) {
+  for (int top_k = 1; top_k <= 16; ++top_k)
+    check_index({.name = "top k",
+                 .queries = {1, 1},
+                 .seq_lens = {700, 9000},
+                 .selection = {.top_k = top_k},
+                 .uniform = true});
+}
+
+TEST(IndexScan, BestBlocksInOneColumnMatchTheReference) {
+  for (const int len : {4000, 100000, 300000})
+    check_index({.name = "column",
+                 .queries = {1},
+                 .seq_lens = {len},
+                 .uniform = true,
+                 .extra_blocks = 0,
+                 .best_in_one_column = true});
+}
+
+TEST(IndexScan, ContextsLongerThanOneRoundOfTheSelectionMatchTheReference) {
+  check_index({.name = "1.5 M tokens", .queries = {1}, .seq_lens = {1500000}, .uniform = true});
+}
+
+TEST(IndexScan, NearTiesFlipInAtMostOneRowOfTenThousand) {
+  check_index({.name = "scan near-ties",
+               .queries = std::vector<int>(320, 8),
+               .seq_lens = std::vector<int>(320, 2500),
+               .heads = 4,
+               .integers = false,
+               .uniform = true});
+}
+
+TEST(IndexScan, ReplaysGiveTheSameBits) {
+  check_index({.name = "scan replays",
+               .queries = std::vector<int>(8, 1),
+               .seq_lens = {131072, 1, 5000, 0, 70000, 129, 20000, 8192},
+               .heads = 4,
+               .uniform = true,
+               .replays = 200});
 }
 
 TEST(IndexScan, PaddingRowsSelectNothing) {
-  check(
+  check_index(
       {.name = "padding", .queries = {1, 1, 1, 1}, .seq_lens = {0, 3000, 0, 0}, .heads = 4, .uniform = true});
-  check({.name = "only padding", .queries = {2, 2}, .seq_lens = {0, 0}, .uniform = true});
+  check_index({.name = "only padding", .queries = {2, 2}, .seq_lens = {0, 0}, .uniform = true});
 }
 
 TEST(IndexScan, ShortExtendsOfDifferentLengthsMatchTheReference) {
-  check({.name = "extends",
-         .queries = {1, 16, 5, 0, 32, 7},
-         .seq_lens = {4000, 2500, 5, 0, 20000, 129},
-         .heads = 1});
-  check({.name = "extends of 4 heads", .queries = {8, 1, 3}, .seq_lens = {9000, 1, 4097}, .heads = 4});
+  check_index({.name = "extends",
+               .queries = {1, 16, 5, 0, 32, 7},
+               .seq_lens = {4000, 2500, 5, 0, 20000, 129},
+               .heads = 1});
+  check_index({.name = "extends of 4 heads", .queries = {8, 1, 3}, .seq_lens = {9000, 1, 4097}, .heads = 4});
 }
 
 TEST(IndexScan, EverySelectionRuleIsKept) {
   for (const int top_k : {1, 4, 16})
     for (const int local : {0, 1, 3})
       for (const int init : {0, 2})
-        check({.name = "rule",
-               .queries = {3, 3, 3},
-               .seq_lens = {3, 300, 5000},
-               .heads = 2,
-               .selection = {top_k, local, init},
-               .uniform = true});
+        check_index({.name = "rule",
+                     .queries = {3, 3, 3},
+                     .seq_lens = {3, 300, 5000},
+                     .heads = 2,
+                     .selection = {top_k, local, init},
+                     .uniform = true});
 }
 
 TEST(IndexScan, LongContextMatchesTheReference) {
-  check({.name = "long", .queries = {1, 1}, .seq_lens = {131072, 70001}, .heads = 2, .uniform = true});
-  check({.name = "long, real numbers",
-         .queries = {4},
-         .seq_lens = {200000},
-         .integers = false,
-         .uniform = true});
+  check_index({.name = "long", .queries = {1, 1}, .seq_lens = {131072, 70001}, .heads = 2, .uniform = true});
+  check_index({.name = "long, real numbers",
+               .queries = {4},
+               .seq_lens = {200000},
+               .integers = false,
+               .uniform = true});
 }
 
 TEST(IndexScan, ManyRequestsMatchTheReference) {
   std::vector<int> lens(300);
   for (int i = 0; i < 300; ++i) lens[i] = i % 7 == 3 ? 0 : 1 + i * 13 % 900;
-  check({.name = "many", .queries = std::vector<int>(300, 1), .seq_lens = lens, .uniform = true});
+  check_index({.name = "many", .queries = std::vector<int>(300, 1), .seq_lens = lens, .uniform = true});
 }
 
 TEST(IndexScan, Fp8KeysMatchTheReference) {
   for (const int heads : {1, 4}) {
-    check({.name = "fp8",
-           .queries = std::vector<int>(8, 1),
-           .seq_lens = kCorners,
-           .heads = heads,
-           .key_type = Element::kE4M3,
-           .uniform = true});
-    check({.name = "fp8 real",
-           .queries = {5, 8},
-           .seq_lens = {40000, 5000},
-           .heads = heads,
-           .integers = false,
-           .key_type = Element::kE4M3});
+    check_index({.name = "fp8",
+                 .queries = std::vector<int>(8, 1),
+                 .seq_lens = kCorners,
+                 .heads = heads,
+                 .key_type = Element::kE4M3,
+                 .uniform = true});
+    check_index({.name = "fp8 real",
+                 .queries = {5, 8},
+                 .seq_lens = {40000, 5000},
+                 .heads = heads,
+                 .integers = false,
+                 .key_type = Element::kE4M3});
   }
 }
 
 TEST(IndexTile, ExtendsMatchTheReferenceAtEveryCornerLength) {
   for (const int heads : {1, 2, 4}) {
-    check({.name = "corner extends",
-           .queries = {1, 100, 128, 129, 40, 200, 2049, 60},
-           .seq_lens = kCorners,
-           .heads = heads});
-    check(
+    check_index({.name = "corner extends",
+                 .queries = {1, 100, 128, 129, 40, 200, 2049, 60},
+                 .seq_lens = kCorners,
+                 .heads = heads});
+    check_index(
         {.name = "small tiles", .queries = {1, 27, 28, 29, 30, 31, 32, 9}, .seq_lens = kCorners, .heads = 4});
   }
 }
 
 TEST(IndexTile, WholePromptsMatchTheReference) {
-  check({.name = "prompts", .queries = {700, 1, 33, 0, 256, 2500}, .seq_lens = {700, 1, 33, 0, 256, 2500}});
-  check({.name = "prompts of 4 heads", .queries = {1500, 65}, .seq_lens = {1500, 65}, .heads = 4});
-  check({.name = "prompts, real numbers",
-         .queries = {3000},
-         .seq_lens = {6000},
-         .heads = 2,
-         .integers = false});
+  check_index(
+      {.name = "prompts", .queries = {700, 1, 33, 0, 256, 2500}, .seq_lens = {700, 1, 33, 0, 256, 2500}});
+  check_index({.name = "prompts of 4 heads", .queries = {1500, 65}, .seq_lens = {1500, 65}, .heads = 4});
+  check_index({.name = "prompts, real numbers",
+               .queries = {3000},
+               .seq_lens = {6000},
+               .heads = 2,
+               .integers = false});
+}
+
+TEST(IndexTile, NearTiesFlipInAtMostOneRowOfTenThousand) {
+  check_index(
+      {.name = "tile near-ties", .queries = {2600}, .seq_lens = {5200}, .heads = 4, .integers = false});
+}
+
+TEST(IndexTile, ReplaysGiveTheSameBits) {
+  for (const Element type : {Element::kBF16, Element::kE4M3}) {
+    check_index({.name = "prompt replays",
+                 .queries = {700, 1, 33, 0, 256, 2500},
+                 .seq_lens = {700, 1, 33, 0, 256, 2500},
+                 .key_type = type,
+                 .replays = 200});
+    check_index({.name = "replays of 4 heads",
+                 .queries = {300, 65},
+                 .seq_lens = {20000, 65},
+                 .heads = 4,
+                 .key_type = type,
+                 .replays = 200});
+  }
 }
 
 TEST(IndexTile, Fp8KeysMatchTheReference) {
-  check({.name = "fp8 prompts",
-         .queries = {700, 1, 33, 0, 256, 2500},
-         .seq_lens = {5000, 1, 33, 0, 256, 2500},
-         .key_type = Element::kE4M3});
-  check({.name = "fp8 small tiles",
-         .queries = {1, 27, 28, 29},
-         .seq_lens = {1, 127, 2047, 20000},
-         .heads = 4,
-         .key_type = Element::kE4M3});
-  check({.name = "fp8 real",
-         .queries = {300},
-         .seq_lens = {40000},
-         .heads = 2,
-         .integers = false,
-         .key_type = Element::kE4M3});
+  check_index({.name = "fp8 prompts",
+               .queries = {700, 1, 33, 0, 256, 2500},
+               .seq_lens = {5000, 1, 33, 0, 256, 2500},
+               .key_type = Element::kE4M3});
+  check_index({.name = "fp8 small tiles",
+               .queries = {1, 27, 28, 29},
+               .seq_lens = {1, 127, 2047, 20000},
+               .heads = 4,
+               .key_type = Element::kE4M3});
+  check_index({.name = "fp8 real",
+               .queries = {300},
+               .seq_lens = {40000},
+               .heads = 2,
+               .integers = false,
+               .key_type = Element::kE4M3});
 }
 
 TEST(IndexTile, EverySelectionRuleIsKept) {
   for (const int top_k : {1, 4, 16})
     for (const int local : {0, 1, 3})
       for (const int init : {0, 2})
-        check({.name = "rule",
-               .queries = {70, 300},
-               .seq_lens = {70, 5000},
-               .heads = 1,
-               .selection = {top_k, local, init}});
+        check_index({.name = "rule",
+                     .queries = {70, 300},
+                     .seq_lens = {70, 5000},
+                     .heads = 1,
+                     .selection = {top_k, local, init}});
 }
 
 TEST(IndexTile, UniformDecodeOfManyRowsSkipsPadding) {
-  check({.name = "uniform", .queries = {16, 16, 16}, .seq_lens = {5000, 0, 16}, .heads = 4, .uniform = true});
+  check_index(
+      {.name = "uniform", .queries = {16, 16, 16}, .seq_lens = {5000, 0, 16}, .heads = 4, .uniform = true});
 }
 
 TEST(IndexTile, ContextsOverSeveralWindowsMatchTheReference) {
-  check({.name = "windows", .queries = {150, 40}, .seq_lens = {270000, 3000}});
-  check({.name = "windows, small tiles, real numbers",
-         .queries = {50},
-         .seq_lens = {140000},
-         .integers = false});
+  check_index({.name = "windows", .queries = {150, 40}, .seq_lens = {270000, 3000}});
+  check_index({.name = "windows, small tiles, real numbers",
+               .queries = {50},
+               .seq_lens = {140000},
+               .integers = false});
 }
 
 }  // namespace

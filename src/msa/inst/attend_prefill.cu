@@ -1,9 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "msa/sm90/attend/attend_prefill.cuh"
+#include "msa/sm90/attend/attend_union.cuh"
 #include "msa/sm90/attend/combine.cuh"
+#include "msa/sm90/launch.cuh"
 
 namespace msa::sm90 {
 namespace {
+
+constexpr int kUnionRows = 192;  // (query, head) rows of a tile that walks its union
 
 int64_t align_up(int64_t bytes) {
   return (bytes + 255) / 256 * 256;
@@ -42,40 +46,33 @@ cudaError_t make_maps(const AttendPrefillParams& p, PrefillMaps* maps) {
   const cuuint64_t total_rows = static_cast<cuuint64_t>(p.total_queries) * p.kv_heads * p.group;
   const cuuint64_t q_extents[4] = {64, rows, 2, total_rows / rows}, q_strides[3] = {256, 128, rows * 256};
   const cuuint32_t q_box[4] = {64, rows, p.group < 8 ? 1u : 2u, p.group / rows};
-  const cuuint64_t kv_extents[3] = {64, static_cast<cuuint64_t>(p.num_pages) * p.kv_heads * 256, 2};
+  const int64_t kv_rows = int64_t{p.num_pages} * p.kv_heads * 256;
+  const cuuint64_t kv_extents[3] = {64, static_cast<cuuint64_t>(kv_rows), 2};
   const cuuint64_t kv_strides[2] = {256, 128};
   const cuuint32_t kv_box[3] = {64, 128, 2};
   if (encode(&maps->q, p.q, 4, q_extents, q_strides, q_box) != CUDA_SUCCESS) return cudaErrorInvalidValue;
+  if (encode(&maps->out, p.out, 4, q_extents, q_strides, q_box) != CUDA_SUCCESS) return cudaErrorInvalidValue;
+  if (p.kv_type == Element::kE4M3)
+    return make_tensor_map({.data = p.kv_pages,
+                            .element = Element::kE4M3,
+                            .rows = kv_rows,
+                            .columns = 128,
+                            .box_rows = 128,
+                            .box_columns = 128,
+                            .swizzle = false},
+                           &maps->kv);
   if (encode(&maps->kv, p.kv_pages, 3, kv_extents, kv_strides, kv_box) != CUDA_SUCCESS)
     return cudaErrorInvalidValue;
   return cudaSuccess;
 }
 
-// Launches a kernel that may start while the one before it ends; it waits for that one before it reads.
-template <typename... Params, typename... Args>
-cudaError_t launch_next(void (*kernel)(Params...), dim3 grid, int threads, int shared_bytes,
-                        cudaStream_t stream, const Args&... args) {
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, shared_bytes);
-  if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = grid;
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = shared_bytes;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  return cudaLaunchKernelEx(&config, kernel, args...);
-}
-
-template <int kGroup>
+template <int kGroup, Element kKvType>
 cudaError_t launch_group(const AttendPrefillParams& p, const AttendPrefillWorkspace& ws,
                          cudaStream_t stream) {
-  using Traits = AttendPrefillTraits<kGroup>;
+  using Traits = AttendPrefillTraits<kGroup, kKvType>;
+  using Union = AttendUnionTraits<kGroup, kKvType>;
   using Combine = CombineTraits<kGroup>;
+  static_assert(Union::kTileQueries == Traits::kTileQueries && Union::kCtaQueries * kGroup == kUnionRows);
   PrefillMaps maps;
   cudaError_t error = make_maps(p, &maps);
   if (error != cudaSuccess) return error;
@@ -84,31 +81,62 @@ cudaError_t launch_group(const AttendPrefillParams& p, const AttendPrefillWorksp
   if ((error = cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device)) != cudaSuccess)
     return error;
 
-  const int invert_bytes = p.max_blocks * static_cast<int>(sizeof(int32_t));
-  const int item_queries = item_tiles_for(ws.window) * Traits::kTileQueries;
+  const int units = ws.num_tiles * p.kv_heads;
+  const int plan_bytes = PlanTraits::kWarps * 4 * plan_warp_words(p.max_blocks, ws.tile_queries * p.top_k);
+  const int plan_ctas = (units + PlanTraits::kWarps - 1) / PlanTraits::kWarps;
   constexpr int kTileQueries = Traits::kTileQueries;
-  error = launch_next(invert_kernel<InvertTraits>, dim3(ws.num_windows, p.kv_heads), InvertTraits::kThreads,
-                      invert_bytes, stream, p, ws, kTileQueries, item_queries);
+  error = launch_dependent(plan_tiles_kernel<PlanTraits>, dim3(plan_ctas), PlanTraits::kThreads, plan_bytes,
+                           stream, p, ws, kTileQueries);
+  if (error != cudaSuccess) return error;
+  const int invert_bytes = p.max_blocks * static_cast<int>(sizeof(int32_t));
+  const int item_queries = item_tiles_for(ws.window) * kTileQueries;
+  error = launch_dependent(invert_kernel<InvertTraits>, dim3(1 + ws.num_windows, p.kv_heads),
+                           InvertTraits::kThreads, invert_bytes, stream, p, ws, kTileQueries, item_queries);
+  if (error != cudaSuccess) return error;
+  constexpr int kUnionBytes = static_cast<int>(sizeof(AttendUnionShared<Union>));
+  error = launch_dependent(attend_union_kernel<Union>, dim3(sms), Union::kThreads, kUnionBytes, stream, p, ws,
+                           maps);
   if (error != cudaSuccess) return error;
   constexpr int kBytes = static_cast<int>(sizeof(AttendPrefillShared<Traits>));
-  error =
-      launch_next(attend_prefill_kernel<Traits>, dim3(sms), Traits::kThreads, kBytes, stream, p, ws, maps);
+  error = launch_dependent(attend_prefill_kernel<Traits>, dim3(sms), Traits::kThreads, kBytes, stream, p, ws,
+                           maps);
   if (error != cudaSuccess) return error;
-  const int64_t units = int64_t{p.total_queries} * p.kv_heads;
-  const auto ctas = static_cast<unsigned>((units + Combine::kUnitsPerCta - 1) / Combine::kUnitsPerCta);
-  return launch_next(combine_kernel<Combine>, dim3(ctas), Combine::kThreads, 0, stream, p, ws);
+  return launch_dependent(combine_kernel<Combine>, dim3(units * Combine::kCtasPerTile), Combine::kThreads, 0,
+                          stream, p, ws);
+}
+
+template <Element kKvType>
+cudaError_t launch_type(const AttendPrefillParams& p, const AttendPrefillWorkspace& ws, cudaStream_t stream) {
+  switch (p.group) {
+    case 4:
+      return launch_group<4, kKvType>(p, ws, stream);
+    case 8:
+      return launch_group<8, kKvType>(p, ws, stream);
+    default:
+      return launch_group<16, kKvType>(p, ws, stream);
+  }
 }
 
 }  // namespace
 
-AttendPrefillWorkspace attend_prefill_workspace(int total_queries, int kv_heads, int group, int top_k,
-                                                int max_blocks) {
+AttendPrefillWorkspace attend_prefill_workspace(int total_queries, int num_requests, int kv_heads, int group,
+                                                int top_k, int max_blocks) {
   AttendPrefillWorkspace ws;
+  ws.tile_queries = kUnionRows / group;
+  ws.num_tiles = total_queries / ws.tile_queries + num_requests + 1;
   ws.window = window_for(max_blocks);
   ws.num_windows = (total_queries + ws.window - 1) / ws.window;
   const int64_t units = int64_t{ws.num_windows} * kv_heads, pairs = units * ws.window * top_k;
   const int64_t rows = int64_t{total_queries} * kv_heads * top_k * group;
-  ws.num_items = 0;
+  const int64_t tile_units = int64_t{ws.num_tiles} * kv_heads;
+  ws.lists = 0;
+  ws.tiles = 256;
+  ws.union_size = align_up(ws.tiles + tile_units * static_cast<int64_t>(sizeof(QueryTile)));
+  ws.union_units = align_up(ws.union_size + tile_units * 4);
+  ws.outer_units = align_up(ws.union_units + tile_units * static_cast<int64_t>(sizeof(UnionTile)));
+  ws.union_blocks = align_up(ws.outer_units + tile_units * 16);
+  ws.num_items = align_up(ws.union_blocks +
+                          tile_units * ws.tile_queries * top_k * static_cast<int64_t>(sizeof(UnionBlock)));
   ws.next_item = align_up(ws.num_items + units * 4);
   ws.items = align_up(ws.next_item + units * 4);
   ws.entries = align_up(ws.items + pairs * static_cast<int64_t>(sizeof(PrefillItem)));
@@ -119,26 +147,20 @@ AttendPrefillWorkspace attend_prefill_workspace(int total_queries, int kv_heads,
   return ws;
 }
 
-int64_t attend_prefill_workspace_bytes(int total_queries, int kv_heads, int group, int top_k,
-                                       int max_blocks) {
-  return attend_prefill_workspace(total_queries, kv_heads, group, top_k, max_blocks).bytes;
+int64_t attend_prefill_workspace_bytes(int total_queries, int num_requests, int kv_heads, int group,
+                                       int top_k, int max_blocks) {
+  return attend_prefill_workspace(total_queries, num_requests, kv_heads, group, top_k, max_blocks).bytes;
 }
 
 cudaError_t launch_attend_prefill(const AttendPrefillParams& p, cudaStream_t stream) {
   if (p.total_queries == 0 || p.kv_heads == 0) return cudaSuccess;
   if (p.top_k < 1 || p.top_k > 16 || p.max_blocks > 56 * 1024) return cudaErrorInvalidValue;
   if (p.total_queries >= 1 << 24) return cudaErrorInvalidValue;
-  const auto ws = attend_prefill_workspace(p.total_queries, p.kv_heads, p.group, p.top_k, p.max_blocks);
-  switch (p.group) {
-    case 4:
-      return launch_group<4>(p, ws, stream);
-    case 8:
-      return launch_group<8>(p, ws, stream);
-    case 16:
-      return launch_group<16>(p, ws, stream);
-    default:
-      return cudaErrorInvalidValue;
-  }
+  if (p.group != 4 && p.group != 8 && p.group != 16) return cudaErrorInvalidValue;
+  const auto ws =
+      attend_prefill_workspace(p.total_queries, p.num_requests, p.kv_heads, p.group, p.top_k, p.max_blocks);
+  return p.kv_type == Element::kBF16 ? launch_type<Element::kBF16>(p, ws, stream)
+                                     : launch_type<Element::kE4M3>(p, ws, stream);
 }
 
 }  // namespace msa::sm90

@@ -20,12 +20,15 @@ cudaError_t launch_rows(const IndexScanParams& p, const CUtensorMap& keys, int c
 
 template <int kUnits>
 cudaError_t launch_select(const IndexSelectParams& p, cudaStream_t stream) {
-  // Long rows get more threads, so that all of a row's scores are on their way at once.
-  using Short = IndexSelectTraits<kUnits, 8, 4>;
-  using Long = IndexSelectTraits<kUnits, 16, 8>;
+  // Threads enough that all of a row's scores are on their way at once.
+  using Short = IndexSelectTraits<kUnits, 4, 1>;
+  using Middle = IndexSelectTraits<kUnits, 8, 4>;
+  using Long = IndexSelectTraits<kUnits, 32, 8>;
   const dim3 grid(p.batch.total_rows);
-  if (p.batch.max_blocks <= Short::kThreads * Short::kPerLane)
+  if (p.batch.max_blocks <= Short::kRound)
     return launch_dependent(index_select_kernel<Short>, grid, Short::kThreads, 0, stream, p);
+  if (p.batch.max_blocks <= Middle::kRound)
+    return launch_dependent(index_select_kernel<Middle>, grid, Middle::kThreads, 0, stream, p);
   return launch_dependent(index_select_kernel<Long>, grid, Long::kThreads, 0, stream, p);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// e4m3 to bf16 in registers.
+// e4m3 to bf16 and f16 in registers.
 #pragma once
 
 #include <cstdint>
@@ -18,6 +18,14 @@ __device__ __forceinline__ void widen_e4m3(uint32_t x, uint32_t& low, uint32_t& 
   };
   low = widen(__byte_perm(x, 0, 0x1404));
   high = widen(__byte_perm(x, 0, 0x3424));
+}
+
+// Four e4m3 numbers to f16, exactly.
+__device__ __forceinline__ void widen_e4m3_f16(uint32_t x, uint32_t& low, uint32_t& high) {
+  asm("{\n .reg .b16 l, h;\n mov.b32 {l, h}, %2;\n"
+      " cvt.rn.f16x2.e4m3x2 %0, l;\n cvt.rn.f16x2.e4m3x2 %1, h;\n}"
+      : "=r"(low), "=r"(high)
+      : "r"(x));
 }
 
 }  // namespace msa::sm90

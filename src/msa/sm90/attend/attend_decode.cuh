@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decode attend kernel. CTAs go through units of work: some slots of one (row, KV head). One warp brings
-// K and V of 64 keys at a time into a ring of stages with the copy engine and runs ahead, over unit
-// boundaries too; eight warps, four to a stage, take 16 keys each. Keys of a tile sit in the N dimension of
-// the tensor cores, heads in M. The contraction order of q.k and the column order of the output are permuted
-// so that each lane's operands are whole 16-byte pieces of the swizzled tile, without bank conflicts.
+// The decode attend kernel. A cluster of 1 to 16 CTAs takes one (row, KV head), each CTA every splits-th of
+// its slots, each of the CTA's eight warps 16 keys of every block. A warp has a private ring of tiles that
+// the copy engine fills: warps never wait for each other before their sums are complete. Heads sit in the M
+// dimension of the tensor cores, keys in N of q.k and in K of p.v. Two CTAs share an SM, so that one's start
+// and end hide behind the other's stream.
 #pragma once
 
 #include "msa/sm90/attend/attend_decode_warp.cuh"
@@ -25,63 +25,6 @@ __device__ inline int2 request_and_position(const AttendDecodeParams& p, int row
   return {low, row < end ? p.seq_lens[low] - end + row : -1};
 }
 
-// The copying warp: stages of all units of this CTA, and after each unit one empty stage for each half of the
-// warps.
-template <typename Traits>
-__device__ inline void produce(const AttendDecodeParams& p, const CUtensorMap& map,
-                               AttendDecodeShared<Traits>& shared, int splits, int lane) {
-  int count = 0;
-  const auto push = [&](int row, int visible) {
-    const int stage = count % Traits::kStages;
-    mbarrier_wait(&shared.empty[stage], (count / Traits::kStages & 1) ^ 1);
-    if (lane == 0) {
-      shared.visible[stage] = visible;
-      if (visible == 0) {
-        mbarrier_arrive(&shared.full[stage]);
-      } else {
-        mbarrier_arrive_expect(&shared.full[stage], Traits::kStageBytes);
-        decode_detail::tma_load_tile(shared.stage[stage][0], &map, &shared.full[stage], row);
-        decode_detail::tma_load_tile(shared.stage[stage][1], &map, &shared.full[stage], row + Traits::kBlock);
-      }
-    }
-    __syncwarp();
-    ++count;
-  };
-  for (int item = blockIdx.x; item < p.rows * p.kv_heads * splits; item += gridDim.x) {
-    const int unit = item / splits;
-    // Neighbouring slots go to different CTAs, so that short selections are shared out evenly.
-    const int slot = lane * splits + item % splits;
-    int block = -1;
-    if (slot < p.top_k) block = p.selected[int64_t{unit} * p.top_k + slot];
-    const auto [request, position] = request_and_position(p, unit / p.kv_heads);
-    if (position < 0) block = -1;
-    const int page = block < 0 ? 0 : p.block_table[int64_t{request} * p.max_blocks + block];
-    const int slots = __popc(__ballot_sync(~0u, block >= 0));
-    for (int i = 0; i < slots; ++i) {
-      const int row = (__shfl_sync(~0u, page, i) * p.kv_heads + unit % p.kv_heads) * 2 * Traits::kBlock;
-      const int visible = min(Traits::kBlock, position - __shfl_sync(~0u, block, i) * Traits::kBlock + 1);
-      for (int first = 0; first < visible; first += Traits::kStageKeys)
-        push(row + first, min(Traits::kStageKeys, visible - first));
-    }
-    // The halves alternate, so the two marks below reach one each.
-    push(0, 0);
-    push(0, 0);
-  }
-}
-
-enum DecodeBarrier { kConsumersBarrier = 1 };
-
-// A split's sums in device memory.
-struct DecodePartial {
-  float out[16][128];  // relative to max
-  float max[16], sum[16];
-};
-
-// More (row, KV head) pairs than this are never split. The counters lie at the start of the workspace, then
-// the partials.
-inline constexpr int kMaxSplitUnits = 1024;
-inline constexpr int64_t kDecodePartialsOffset = kMaxSplitUnits * sizeof(int32_t);
-
 // Four channels of one row on their way out. Nothing visible: zeros.
 __device__ inline void write_out(__nv_bfloat16* out, float4 value, float total, float out_scale) {
   const float scale = total > 0 ? out_scale / total : 0;
@@ -91,140 +34,114 @@ __device__ inline void write_out(__nv_bfloat16* out, float4 value, float total, 
   *reinterpret_cast<uint2*>(out) = words;
 }
 
-__device__ inline void add_scaled(float4& sum, float factor, const float4& x) {
-  sum.x = fmaf(factor, x.x, sum.x), sum.y = fmaf(factor, x.y, sum.y);
-  sum.z = fmaf(factor, x.z, sum.z), sum.w = fmaf(factor, x.w, sum.w);
-}
-
-// One row of 128 channels per warp and four channels per lane, for this function and those below.
-template <typename Traits>
-__device__ inline void merge_warps(AttendDecodeShared<Traits>& shared, int row, float4& value, float& top,
-                                   float& total) {
-  const int channel = threadIdx.x % 32 * 4;
-  top = -INFINITY, total = 0, value = make_float4(0, 0, 0, 0);
+// Sums of several parts of one row become one, in their order: part i lies at max_of(i), sum_of(i) and, this
+// lane's four channels of it, at out_of(i). Returns those channels relative to `max`, the new maximum. Every
+// lane does the small sums for itself: shuffles would take longer.
+template <int kParts, typename MaxOf, typename SumOf, typename OutOf>
+__device__ inline float4 merge_parts(const MaxOf& max_of, const SumOf& sum_of, const OutOf& out_of,
+                                     float& max, float& sum) {
+  float factor[kParts];
+  max = -INFINITY, sum = 0;
 #pragma unroll
-  for (int w = 0; w < Traits::kWarps; ++w) top = fmaxf(top, shared.warp_max[w][row]);
-  const float base = top == -INFINITY ? 0 : top;
+  for (int i = 0; i < kParts; ++i) max = fmaxf(max, factor[i] = max_of(i));
+  const float base = max == -INFINITY ? 0 : max;
+  float4 out = make_float4(0, 0, 0, 0);
 #pragma unroll
-  for (int w = 0; w < Traits::kWarps; ++w) {
-    const float factor = decode_detail::exp2_fast(shared.warp_max[w][row] - base);
-    total += factor * shared.warp_sum[w][row];
-    add_scaled(value, factor, *reinterpret_cast<const float4*>(&shared.warp_out[w][row][channel]));
+  for (int i = 0; i < kParts; ++i) {
+    factor[i] = decode_detail::exp2_fast(factor[i] - base);
+    sum = fmaf(factor[i], sum_of(i), sum);
+    const float4 x = out_of(i);
+    out.x = fmaf(factor[i], x.x, out.x), out.y = fmaf(factor[i], x.y, out.y);
+    out.z = fmaf(factor[i], x.z, out.z), out.w = fmaf(factor[i], x.w, out.w);
   }
+  return out;
 }
 
-// The last CTA of a unit merges all its splits.
-template <typename Traits>
-__device__ inline void merge_splits(const AttendDecodeParams& p, const DecodePartial* partials, int splits,
-                                    __nv_bfloat16* out) {
-  const int channel = threadIdx.x % 32 * 4;
-#pragma unroll 1
-  for (int row = threadIdx.x / 32; row < p.group; row += Traits::kWarps) {
-    const int lane = threadIdx.x % 32;  // lane s looks after split s
-    float4 parts[Traits::kMaxTopK];
-#pragma unroll
-    for (int s = 0; s < Traits::kMaxTopK; ++s)
-      parts[s] = s < splits ? __ldcg(reinterpret_cast<const float4*>(&partials[s].out[row][channel]))
-                            : make_float4(0, 0, 0, 0);
-    const float own = lane < splits ? __ldcg(&partials[lane].max[row]) : -INFINITY;
-    float total = lane < splits ? __ldcg(&partials[lane].sum[row]) : 0;
-    float top = own;
-#pragma unroll
-    for (int d = 8; d > 0; d /= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d, 16));
-    const float factor = decode_detail::exp2_fast(own - (top == -INFINITY ? 0 : top));
-    total *= factor;
-#pragma unroll
-    for (int d = 8; d > 0; d /= 2) total += __shfl_xor_sync(~0u, total, d, 16);
-    total = __shfl_sync(~0u, total, 0);
-    float4 value = make_float4(0, 0, 0, 0);
-#pragma unroll
-    for (int s = 0; s < Traits::kMaxTopK; ++s) add_scaled(value, __shfl_sync(~0u, factor, s), parts[s]);
-    write_out(out + row * Traits::kDim + channel, value, total, p.out_scale);
-  }
-}
-
-// The warps' sums of one item become the output, or a partial that the unit's last CTA merges.
-template <typename Traits>
-__device__ inline void finish(const AttendDecodeParams& p, AttendDecodeShared<Traits>& shared, int item,
-                              int splits) {
-  const int unit = item / splits, lane = threadIdx.x % 32;
-  __nv_bfloat16* out = p.out + int64_t{unit} * p.group * Traits::kDim;
-  auto* counter = static_cast<int32_t*>(p.workspace) + unit;
-  auto* partials = reinterpret_cast<DecodePartial*>(static_cast<char*>(p.workspace) + kDecodePartialsOffset);
-#pragma unroll
-  for (int row = threadIdx.x / 32; row < Traits::kRows; row += Traits::kWarps) {
-    float4 value;
-    float top, total;
-    merge_warps(shared, row, value, top, total);
+// Rows of the other CTAs' sums that this CTA merges.
+template <typename Traits, int kSplits>
+__device__ inline void merge_splits(const AttendDecodeParams& p, const AttendDecodeShared<Traits>& shared,
+                                    int rank, float out_scale, __nv_bfloat16* out, int warp, int lane) {
+  constexpr int kEntries = Traits::kRows / kSplits;
+  for (int entry = warp; entry < kEntries; entry += Traits::kWarps) {
+    const int row = entry * kSplits + rank;
     if (row >= p.group) break;
+    const auto& inbox = shared.inbox;
+    float max, sum;
+    const float4 value = merge_parts<kSplits>(
+        [&](int s) { return inbox.max_sum[s * kEntries + entry].x; },
+        [&](int s) { return inbox.max_sum[s * kEntries + entry].y; },
+        [&](int s) { return *reinterpret_cast<const float4*>(&inbox.out[s * kEntries + entry][lane * 4]); },
+        max, sum);
+    write_out(out + row * Traits::kDim, value, sum, out_scale);
+  }
+}
+
+// The warps' sums become the output. With splits, row r goes to the CTA of rank r % splits, which merges it.
+template <typename Traits>
+__device__ inline void finish(const AttendDecodeParams& p, AttendDecodeShared<Traits>& shared, int unit,
+                              int rank, int splits, float out_scale, int warp, int lane) {
+  __nv_bfloat16* out = p.out + int64_t{unit} * p.group * Traits::kDim + lane * 4;
+  if (splits > 1) cluster_wait();  // all CTAs run, and have done with their tables
+  __syncthreads();
+#pragma unroll
+  for (int row = warp; row < Traits::kRows; row += Traits::kWarps) {
+    if (row >= p.group) break;
+    float max, sum;
+    const float4 value = merge_parts<Traits::kWarps>(
+        [&](int w) { return shared.warp_max[w][row]; }, [&](int w) { return shared.warp_sum[w][row]; },
+        [&](int w) { return *reinterpret_cast<const float4*>(&shared.area[w].out[row][lane * 4]); }, max,
+        sum);
     if (splits == 1) {
-      write_out(out + row * Traits::kDim + lane * 4, value, total, p.out_scale);
+      write_out(out + row * Traits::kDim, value, sum, out_scale);
     } else {
-      __stcg(reinterpret_cast<float4*>(&partials[item].out[row][lane * 4]), value);
-      if (lane == 0) partials[item].max[row] = top, partials[item].sum[row] = total;
+      const int shift = __ffs(splits) - 1, owner = row & (splits - 1);
+      const int entry = (rank * Traits::kRows + row) >> shift;
+      store_cluster(cluster_address(&shared.inbox.out[entry][lane * 4], owner), value);
+      if (lane == 0)
+        store_cluster(cluster_address(&shared.inbox.max_sum[entry], owner), make_float2(max, sum));
     }
   }
-  named_barrier_sync(kConsumersBarrier, 32 * Traits::kWarps);
   if (splits == 1) return;
-  if (threadIdx.x == 0) {
-    asm volatile("atom.acq_rel.gpu.global.add.s32 %0, [%1], 1;"
-                 : "=r"(shared.arrived)
-                 : "l"(counter)
-                 : "memory");
-    if (shared.arrived == splits - 1) *counter = 0;
+  cluster_arrive();
+  cluster_wait();
+  switch (splits) {
+    case 2:
+      return merge_splits<Traits, 2>(p, shared, rank, out_scale, out, warp, lane);
+    case 4:
+      return merge_splits<Traits, 4>(p, shared, rank, out_scale, out, warp, lane);
+    case 8:
+      return merge_splits<Traits, 8>(p, shared, rank, out_scale, out, warp, lane);
+    default:
+      return merge_splits<Traits, 16>(p, shared, rank, out_scale, out, warp, lane);
   }
-  named_barrier_sync(kConsumersBarrier, 32 * Traits::kWarps);
-  if (shared.arrived == splits - 1) merge_splits<Traits>(p, partials + int64_t{unit} * splits, splits, out);
 }
 
-// What a warp hands to finish(): relative to the warp's own maximum.
+// Brings a warp's tiles into its ring in the order K, V, K, V, ... of its slots.
 template <typename Traits>
-__device__ inline void hand_over(AttendDecodeShared<Traits>& shared, const AttendDecodeWarp<Traits>& state,
-                                 int warp, int lane) {
-  const int g = lane / 4, t = lane % 4;
-#pragma unroll
-  for (int r = 0; r < 2; ++r) {
-    float total = state.sum[r];
-    total += __shfl_xor_sync(~0u, total, 1);
-    total += __shfl_xor_sync(~0u, total, 2);
-    const int row = g + 8 * r;
-    if (t == 0) shared.warp_max[warp][row] = state.max[r], shared.warp_sum[warp][row] = total;
-#pragma unroll
-    for (int j = 0; j < 16; j += 4)
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int column = t * 2 + i, e = 2 * r + i;
-        const int channel = Traits::kFp8 ? column * 16 + j : j / 8 * 64 + column * 8 + j % 8;
-        *reinterpret_cast<float4*>(&shared.warp_out[warp][row][channel]) =
-            make_float4(state.out[j][e], state.out[j + 1][e], state.out[j + 2][e], state.out[j + 3][e]);
+struct DecodeFetch {
+  const CUtensorMap& map;
+  unsigned char (*ring)[Traits::kPlaceBytes];
+  uint64_t* full;
+  uint32_t slots;  // one bit for each slot still to fetch
+  int tile;        // lane i: slot i's K among all tiles of 128 keys or values
+  int first_key;   // of this warp, in a tile
+  bool value = false;
+
+  __device__ void next(int place, int lane) {
+    if (slots == 0) return;
+    const int from = __shfl_sync(~0u, tile, __ffs(slots) - 1) + value;
+    if (lane == 0) {
+      mbarrier_arrive_expect(&full[place], Traits::kPlaceBytes);
+      if constexpr (Traits::kTogether) {
+        tma_load_3d(ring[place], &map, &full[place], 0, first_key, from);
+      } else {
+        tma_load_3d(ring[place], &map, &full[place], 0, from * Traits::kBlock + first_key, 0);
       }
-  }
-  named_barrier_sync(kConsumersBarrier, 32 * Traits::kWarps);
-}
-
-template <typename Traits>
-__device__ inline void consume(const AttendDecodeParams& p, AttendDecodeShared<Traits>& shared, int splits,
-                               int warp, int lane) {
-  const float scale_log2 = p.scale * 1.4426950408889634f;
-  const int first = warp % 4 * Traits::kChunkKeys;
-  int count = warp / 4;  // of the stages, every second one
-  for (int item = blockIdx.x; item < p.rows * p.kv_heads * splits; item += gridDim.x) {
-    AttendDecodeWarp<Traits> state;
-    state.init(p.q + int64_t{item / splits} * p.group * Traits::kDim, p.group, lane);
-    for (bool more = true; more; count += 2) {
-      const int stage = count % Traits::kStages;
-      mbarrier_wait(&shared.full[stage], count / Traits::kStages & 1);
-      const int visible = shared.visible[stage];
-      more = visible > 0;
-      if (first < visible)
-        state.step(shared.stage[stage][0], shared.stage[stage][1], first, visible, scale_log2, lane);
-      __syncwarp();
-      if (lane == 0) mbarrier_arrive(&shared.empty[stage]);
     }
-    hand_over(shared, state, warp, lane);
-    finish(p, shared, item, splits);
+    if (Traits::kTogether || value) slots &= slots - 1;
+    value = !Traits::kTogether && !value;
   }
-}
+};
 
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
@@ -233,40 +150,100 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
   extern __shared__ __align__(1024) unsigned char shared_bytes[];
   auto& shared = *reinterpret_cast<AttendDecodeShared<Traits>*>(shared_bytes);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (threadIdx.x == 0) {
-    prefetch_tensor_map(&map);
-    for (int s = 0; s < Traits::kStages; ++s)
-      mbarrier_init(&shared.full[s], 1), mbarrier_init(&shared.empty[s], 4);
-    mbarrier_init_fence();
-  }
+  const int unit = blockIdx.x / splits, rank = blockIdx.x % splits, head = unit % p.kv_heads;
+  if (lane < Traits::kRing) mbarrier_init(&shared.full[warp][lane], 1);
+  mbarrier_init_fence();
+  if (threadIdx.x == 0) prefetch_tensor_map(&map);
+
+  // The step's metadata is older than the kernel before.
+  const auto [request, position] = request_and_position(p, unit / p.kv_heads);
+  const int32_t* table = p.block_table + int64_t{request} * p.max_blocks;
+  const bool cached = p.max_blocks <= Traits::kTableCache;
+  if (cached)
+    for (int i = threadIdx.x; i < p.max_blocks; i += Traits::kThreads) shared.table[i] = table[i];
   __syncthreads();
   wait_for_previous_kernel();
   let_next_kernel_start();
-  if (warp == Traits::kWarps) {
-    produce(p, map, shared, splits, lane);
-  } else {
-    consume(p, shared, splits, warp, lane);
+
+  const int query_row = threadIdx.x / 16, query_piece = threadIdx.x % 16;
+  uint4 eight = {};
+  if (query_row < p.group)
+    eight = *reinterpret_cast<const uint4*>(p.q + (int64_t{unit} * p.group + query_row) * Traits::kDim +
+                                            query_piece * 8);
+  const int slot = lane * splits + rank, first_key = warp * Traits::kWarpKeys;
+  int block = -1, visible = 0, page = 0;
+  if (position >= 0 && slot < p.top_k) block = p.selected[int64_t{unit} * p.top_k + slot];
+  if (block >= 0) {
+    visible = min(Traits::kWarpKeys, position - block * Traits::kBlock + 1 - first_key);
+    page = cached ? shared.table[min(block, Traits::kTableCache - 1)] : table[block];
   }
+  const uint32_t mine = __ballot_sync(~0u, visible > 0);
+  if (splits > 1) cluster_arrive();
+  DecodeFetch<Traits> fetch{map,  shared.area[warp].ring,         shared.full[warp],
+                            mine, (page * p.kv_heads + head) * 2, first_key};
+#pragma unroll
+  for (int i = 0; i < Traits::kRing; ++i) fetch.next(i, lane);
+
+  AttendDecodeWarp<Traits>::store_query(shared.query[query_row], query_piece, eight);
+  const float k_scale = p.kv_scales != nullptr ? p.kv_scales[2 * head] : 1;
+  const float v_scale = p.kv_scales != nullptr ? p.kv_scales[2 * head + 1] : 1;
+  const float scale_log2 = p.scale * k_scale * 1.4426950408889634f;
+  __syncthreads();
+
+  AttendDecodeWarp<Traits> state;
+  const uint32_t query = smem_address(shared.query);
+  int place = 0;
+  uint32_t parity = 0;
+  const auto wait = [&] {
+    mbarrier_wait(&shared.full[warp][place], parity);
+    return smem_address(shared.area[warp].ring[place]);
+  };
+  const auto release = [&] {
+    __syncwarp();
+    fetch.next(place, lane);
+    if (++place == Traits::kRing) place = 0, parity ^= 1;
+  };
+  for (uint32_t left = mine; left != 0; left &= left - 1) {
+    const int keys = __shfl_sync(~0u, visible, __ffs(left) - 1);
+    float s[2][4];
+    const uint32_t place_k = wait();
+    state.scores(query, place_k, lane, s);
+    if (!Traits::kTogether) release();
+    if (keys < Traits::kWarpKeys) state.hide_keys(s, keys, lane);
+    state.softmax(s, scale_log2);
+    const uint32_t values = Traits::kTogether ? place_k + Traits::kTileBytes : wait();
+    if (keys < Traits::kWarpKeys) state.zero_values(values, keys, lane);
+    state.accumulate(values, lane, s);
+    release();
+  }
+  __syncwarp();
+  state.store(shared.area[warp].out, shared.warp_max[warp], shared.warp_sum[warp], lane);
+  finish(p, shared, unit, rank, splits, v_scale, warp, lane);
 }
 
 template <typename Traits>
 cudaError_t launch_attend_decode_kernel(const AttendDecodeParams& p, const CUtensorMap& map, int splits,
-                                        int sms, cudaStream_t stream) {
+                                        cudaStream_t stream) {
   const auto kernel = attend_decode_kernel<Traits>;
   constexpr int kBytes = static_cast<int>(sizeof(AttendDecodeShared<Traits>));
-  const cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  static_assert(kBytes <= 113 * 1024, "two CTAs on an SM");
+  constexpr int kPortableCluster = 8;
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  if (error == cudaSuccess && splits > kPortableCluster)
+    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
   if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  const int items = p.rows * p.kv_heads * splits;
+  cudaLaunchAttribute attributes[2] = {};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributeClusterDimension;
+  attributes[1].val.clusterDim = {static_cast<unsigned>(splits), 1, 1};
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(items < sms ? items : sms);
+  config.gridDim = dim3(p.rows * p.kv_heads * splits);
   config.blockDim = dim3(Traits::kThreads);
   config.dynamicSmemBytes = kBytes;
   config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.attrs = attributes;
+  config.numAttrs = splits > 1 ? 2 : 1;
   return cudaLaunchKernelEx(&config, kernel, p, map, splits);
 }
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sparse attention for few queries (decode, speculative verify, short extends): each query reads its own
-// blocks once. Memory-bound. With few rows the slots of a query are split over CTAs; the last of them to
-// finish merges their sums, in the order of the splits. The split depends on the row count given by the host,
-// never on device data.
+// blocks once. Memory-bound. With few rows the slots of a query are split over the CTAs of a cluster, which
+// merge their sums through each other's shared memory, in the order of the splits. The split depends on the
+// row count given by the host, never on device data.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,13 +17,14 @@ enum class KvType : uint8_t { kBF16, kE4M3 };
 struct AttendDecodeParams {
   const __nv_bfloat16* q = nullptr;      // [rows, kv_heads * group, 128]
   const void* kv_pages = nullptr;        // [pages, kv_heads, 2 (K, V), 128, 128]
+  const float* kv_scales = nullptr;      // [kv_heads, 2 (K, V)] e4m3 only; nullptr: all 1
   const int32_t* selected = nullptr;     // [rows, kv_heads, top_k] ascending logical blocks, -1 tail
   const int32_t* block_table = nullptr;  // [num_requests, max_blocks]
   const int32_t* seq_lens =
       nullptr;  // [num_requests] keys, those of this step included; 0: a padding request
   const int32_t* cu_seqlens_q = nullptr;  // [num_requests + 1]; nullptr: queries_per_request each
   __nv_bfloat16* out = nullptr;           // [rows, kv_heads * group, 128]; zeros for padding rows
-  void* workspace = nullptr;              // attend_decode_workspace_bytes(), 256-byte aligned; see there
+  void* workspace = nullptr;              // attend_decode_workspace_bytes()
   int rows = 0;
   int num_requests = 0;
   int queries_per_request = 1;
@@ -32,17 +33,17 @@ struct AttendDecodeParams {
   int top_k = 16;
   int max_blocks = 0;
   int num_pages = 0;
-  float scale = 0.08838834764831845f;  // softmax scale, times the scale of K where K is quantised
-  float out_scale = 1.0f;              // the scale of V
+  float scale = 0.08838834764831845f;  // of the softmax
 };
 
-// CTAs that share one (row, KV head): a power of two up to 16.
-int attend_decode_splits(int rows, int kv_heads);
+// CTAs that share one (row, KV head): a power of two up to 16. num_requests 0: as many as rows.
+int attend_decode_splits(int rows, int kv_heads, int num_requests = 0);
 
-// The workspace must be zero before its first use; each launch leaves its counters zero for the next,
-// whatever its shape was, so one workspace of the largest size serves all launches of a stream.
+// No shape needs any today.
 int64_t attend_decode_workspace_bytes(int max_rows, int kv_heads);
 
+// block_table, seq_lens and cu_seqlens_q are read before the kernel ahead in the stream is over, if that one
+// lets its successor start early: they must be older.
 cudaError_t launch_attend_decode(const AttendDecodeParams& params, KvType kv_type, cudaStream_t stream);
 
 }  // namespace msa::sm90

@@ -4,34 +4,47 @@
 
 #include "msa/sm90/attend/attend_decode.h"
 #include "msa/sm90/ptx.cuh"
+#include "msa/sm90/widen.cuh"
 
 namespace msa::sm90 {
 
 template <KvType kType>
 struct AttendDecodeTraits {
   static constexpr bool kFp8 = kType == KvType::kE4M3;
-  static constexpr int kWarps = 8, kThreads = 32 * (kWarps + 1), kMinCtasPerSm = 1;
-  static constexpr int kBlock = 128, kDim = 128, kRows = 16, kMaxTopK = 16;
-  static constexpr int kStageKeys = 64, kChunkKeys = 16;  // keys of a stage, and of a warp's step
-  static constexpr int kElementBytes = kFp8 ? 1 : 2;
-  static constexpr int kHalves = kFp8 ? 1 : 2;  // a row of K or V is one or two rows of 128 bytes
-  static constexpr int kVectors =
-      kChunkKeys * kDim * kElementBytes / 16 / 32;  // 16-byte pieces per lane of K or V
-  static constexpr int kStages = kFp8 ? 8 : 4;      // even: the two halves of the warps take turns
-  static constexpr int kStageBytes = 2 * kStageKeys * kDim * kElementBytes;
-  static constexpr int kOutStride = kDim + 4;  // floats; keeps the rows of an accumulator off one bank
-  static_assert(kStages % 2 == 0);
+  static constexpr int kWarps = 8, kThreads = 32 * kWarps, kMinCtasPerSm = 2;
+  static constexpr int kBlock = 128, kDim = 128, kRows = 16;
+  static constexpr int kWarpKeys = kBlock / kWarps;  // a warp takes these of every block
+  static constexpr int kHalves = kFp8 ? 1 : 2;       // a key or value is one or two lines of 128 bytes
+  static constexpr int kTileBytes = kHalves * kWarpKeys * 128;  // K or V of a warp's keys
+  static constexpr int kPlaceBytes = 4096;  // of the ring: what one copy brings, e4m3 K and V together
+  static constexpr bool kTogether = kPlaceBytes == 2 * kTileBytes;
+  static constexpr int kRing = 3;  // two CTAs share an SM: 192 KiB in flight
+  // Floats from one row of a warp's result to the next: the accumulators' stores meet no bank twice.
+  static constexpr int kOutStride = kDim + (kFp8 ? 16 : 8);
+  static constexpr int kQueryStride = kDim + 8;  // bf16; the same for matrix loads
+  static constexpr int kTableCache = 2048;       // blocks of a request whose pages are read ahead
+  static_assert(kWarpKeys == 16 && kRows * kOutStride * 4 <= kRing * kPlaceBytes);
 };
 
 template <typename Traits>
 struct AttendDecodeShared {
-  // [stage][K, V][half][key][128 bytes], swizzled
-  alignas(1024) unsigned char stage[Traits::kStages][2][Traits::kHalves][Traits::kStageKeys][128];
-  float warp_out[Traits::kWarps][Traits::kRows][Traits::kOutStride];
-  int32_t arrived;  // splits of the unit that were finished before this one
+  union WarpArea {
+    unsigned char ring[Traits::kRing][Traits::kPlaceBytes];  // [half][key][128 bytes], swizzled
+    float out[Traits::kRows][Traits::kOutStride];            // after the warp's last tile
+  };
+  // The other CTAs' sums for the rows that this one merges: entry split * (16 / splits) + row / splits.
+  struct Inbox {
+    float out[Traits::kRows][Traits::kDim];
+    float2 max_sum[Traits::kRows];
+  };
+  alignas(1024) WarpArea area[Traits::kWarps];
+  alignas(16) __nv_bfloat16 query[Traits::kRows][Traits::kQueryStride];
+  union {
+    int32_t table[Traits::kTableCache];  // until the cluster's first barrier
+    Inbox inbox;
+  };
   float warp_max[Traits::kWarps][Traits::kRows], warp_sum[Traits::kWarps][Traits::kRows];
-  int32_t visible[Traits::kStages];  // keys of the stage that the query may see; 0: the unit is over
-  uint64_t full[Traits::kStages], empty[Traits::kStages];
+  uint64_t full[Traits::kWarps][Traits::kRing];
 };
 
 namespace decode_detail {
@@ -42,100 +55,91 @@ __device__ inline float exp2_fast(float x) {
   return y;
 }
 
+__device__ inline uint32_t pack_f16(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
 __device__ inline uint32_t pack_bf16(float low, float high) {
   const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Two e4m3 numbers in bytes 1 and 3 of `x` (bytes 0 and 2 are ignored) as bf16. Exponent and mantissa move
-// into place and the product corrects the exponent bias (127 - 7); it is exact, subnormals included.
-__device__ inline uint32_t widen_e4m3(uint32_t x) {
-  const uint32_t bits = (x & 0x80008000u) | ((x & 0x7f007f00u) >> 4);
-  const __nv_bfloat162 power = __halves2bfloat162(__ushort_as_bfloat16(0x7b80), __ushort_as_bfloat16(0x7b80));
-  const __nv_bfloat162 product = __hmul2(*reinterpret_cast<const __nv_bfloat162*>(&bits), power);
-  return *reinterpret_cast<const uint32_t*>(&product);
-}
-
-template <int kVectors>
-__device__ inline uint32_t word_of(const uint4 (&vectors)[kVectors], int word) {
-  const uint4& v = vectors[word / 4];
-  return word % 4 == 0 ? v.x : word % 4 == 1 ? v.y : word % 4 == 2 ? v.z : v.w;
-}
-
-// Piece `piece` (16 bytes) of row `key` of a swizzled tile.
-__device__ inline uint4 read_piece(const unsigned char (*tile)[128], int key, int piece) {
-  return *reinterpret_cast<const uint4*>(&tile[key][(piece ^ (key % 8)) * 16]);
-}
-
-__device__ inline void tma_load_tile(void* dst, const CUtensorMap* map, uint64_t* bar, int row) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %3}], "
-      "[%2];" ::"r"(smem_address(dst)),
-      "l"(reinterpret_cast<uint64_t>(map)), "r"(smem_address(bar)), "r"(0), "r"(row)
-      : "memory");
+// 16 bytes of a line of a swizzled tile.
+__device__ inline uint32_t piece_address(uint32_t tile, int line, int piece) {
+  return tile + line * 128 + ((piece ^ (line % 8)) << 4);
 }
 
 }  // namespace decode_detail
 
-// One warp's running softmax over its keys, for 16 rows of heads.
+// One warp's running softmax over its keys, for 16 rows of heads. K and V are B operands: matrix loads give
+// them as they are for K, transposed for V. A 16-bit element of such a load is two e4m3 numbers: neighbouring
+// channels of one key. They are multiplied as f16, which holds them exactly.
 template <typename Traits>
 struct AttendDecodeWarp {
-  using Tile = const unsigned char (*)[Traits::kStageKeys][128];  // [half][key][128 bytes]
+  // Column n of tile j is channel 8 j + n (bf16) or 16 (j / 2) + 2 n + j % 2 (e4m3).
+  float out[16][4] = {};
+  float max[2] = {-INFINITY, -INFINITY}, sum[2] = {};  // rows lane / 4 and lane / 4 + 8; max in units of log2
 
-  uint32_t query[8][4];  // A operands of the eight k-steps of q.k
-  float out[16][4];  // column n of tile j is channel n * 16 + j (fp8), or (j / 8) * 64 + n * 8 + j % 8 (bf16)
-  float max[2], sum[2];  // rows lane / 4 and lane / 4 + 8, in units of log2
-
-  // First channel of the four that lane t contributes to k-step `step`.
-  __device__ static int channel_of(int step, int t) {
-    return Traits::kFp8 ? t * 32 + step * 4 : step / 4 * 64 + t * 16 + step % 4 * 4;
+  __device__ static void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+    if constexpr (Traits::kFp8) {
+      mma_16x8x16_f16(d, a, b0, b1);
+    } else {
+      mma_16x8x16(d, a, b0, b1);
+    }
   }
 
-  __device__ void init(const __nv_bfloat16* q, int group, int lane) {
-    const int g = lane / 4, t = lane % 4;
+  // A row of q as the products want it: for e4m3 in f16 (saturated), and of every four channels the first
+  // two in the step's first half.
+  __device__ static void store_query(__nv_bfloat16* row, int piece, const uint4& eight) {
+    if constexpr (!Traits::kFp8) {
+      *reinterpret_cast<uint4*>(row + piece * 8) = eight;
+    } else {
+      const auto to_f16 = [](uint32_t pair) {
+        return decode_detail::pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
+      };
+      __nv_bfloat16* step = row + piece / 2 * 16 + piece % 2 * 4;
+      *reinterpret_cast<uint2*>(step) = {to_f16(eight.x), to_f16(eight.z)};
+      *reinterpret_cast<uint2*>(step + 8) = {to_f16(eight.y), to_f16(eight.w)};
+    }
+  }
+
+  // S = q.k of 16 keys, in two tiles of eight.
+  __device__ static void scores(uint32_t query, uint32_t k, int lane, float (&s)[2][4]) {
+    using namespace decode_detail;
+    float sums[2][2][4] = {};  // two chains for each tile: a product's latency is long
+    const uint32_t a_address = query + (lane % 16 * Traits::kQueryStride + lane / 16 * 8) * 2;
+    const int row = lane % 8 + lane / (Traits::kFp8 ? 8 : 16) % 2 * 8;
 #pragma unroll
-    for (int step = 0; step < 8; ++step) {
-      uint2 low = {}, high = {};
-      if (g < group) low = *reinterpret_cast<const uint2*>(q + g * Traits::kDim + channel_of(step, t));
-      if (g + 8 < group)
-        high = *reinterpret_cast<const uint2*>(q + (g + 8) * Traits::kDim + channel_of(step, t));
-      query[step][0] = low.x, query[step][1] = high.x, query[step][2] = low.y, query[step][3] = high.y;
+    for (int step = 0; step < 8; step += Traits::kFp8 ? 2 : 1) {
+      uint32_t b[4];
+      if constexpr (Traits::kFp8) {  // matrices: both key tiles of this step, then of the next
+        ldmatrix_x4(b, piece_address(k, row, step + lane / 16));
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          uint32_t a[4];
+          ldmatrix_x4(a, a_address + (step + i) * 32);
+#pragma unroll
+          for (int tile = 0; tile < 2; ++tile) {
+            uint32_t low, high;
+            widen_e4m3_f16(b[i * 2 + tile], low, high);
+            multiply(sums[i][tile], a, low, high);
+          }
+        }
+      } else {  // matrices: both halves of the step's channels for the first key tile, then for the second
+        ldmatrix_x4(b,
+                    piece_address(k + step / 4 * Traits::kWarpKeys * 128, row, step % 4 * 2 + lane / 8 % 2));
+        uint32_t a[4];
+        ldmatrix_x4(a, a_address + step * 32);
+        multiply(sums[step % 2][0], a, b[0], b[1]);
+        multiply(sums[step % 2][1], a, b[2], b[3]);
+      }
     }
 #pragma unroll
-    for (int j = 0; j < 16; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) out[j][i] = 0;
-    max[0] = max[1] = -INFINITY;
-    sum[0] = sum[1] = 0;
-  }
-
-  // S = q.k of 16 keys from `first`, in two tiles of eight.
-  __device__ void scores(Tile k, int first, int lane, float (&s)[2][4]) const {
-    using namespace decode_detail;
-    const int t = lane % 4;
-    uint4 v[2][Traits::kVectors / 2];
-#pragma unroll
     for (int tile = 0; tile < 2; ++tile)
 #pragma unroll
-      for (int i = 0; i < Traits::kVectors / 2; ++i)
-        v[tile][i] = read_piece(k[i / 2], first + tile * 8 + lane / 4, 2 * t + i % 2);
-#pragma unroll
-    for (int tile = 0; tile < 2; ++tile)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) s[tile][i] = 0;
-#pragma unroll
-    for (int step = 0; step < 8; ++step)
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile) {
-        uint32_t b0, b1;
-        if constexpr (Traits::kFp8) {
-          const uint32_t four = word_of(v[tile], step);
-          b0 = widen_e4m3(__byte_perm(four, 0, 0x1404)), b1 = widen_e4m3(__byte_perm(four, 0, 0x3424));
-        } else {
-          b0 = word_of(v[tile], step * 2), b1 = word_of(v[tile], step * 2 + 1);
-        }
-        mma_16x8x16(s[tile], query[step], b0, b1);
-      }
+      for (int i = 0; i < 4; ++i) s[tile][i] = sums[0][tile][i] + sums[1][tile][i];
   }
 
   // The new maxima, and the probabilities in place of the scores.
@@ -168,51 +172,73 @@ struct AttendDecodeWarp {
       for (int i = 0; i < 4; ++i) out[j][i] *= correction[i / 2];
   }
 
-  // Keys from `visible` on count as zero: they may be unwritten and hold NaN, and 0 * NaN is NaN.
-  __device__ void accumulate(Tile v, int first, int visible, int lane, const float (&p)[2][4]) {
+  __device__ void accumulate(uint32_t v, int lane, const float (&p)[2][4]) {
     using namespace decode_detail;
-    const uint32_t a[4] = {pack_bf16(p[0][0], p[0][1]), pack_bf16(p[0][2], p[0][3]),
-                           pack_bf16(p[1][0], p[1][1]), pack_bf16(p[1][2], p[1][3])};
-    constexpr int kTiles = 16 / Traits::kHalves;
+    const auto pack = [](float low, float high) {
+      return Traits::kFp8 ? pack_f16(low, high) : pack_bf16(low, high);
+    };
+    const uint32_t a[4] = {pack(p[0][0], p[0][1]), pack(p[0][2], p[0][3]), pack(p[1][0], p[1][1]),
+                           pack(p[1][2], p[1][3])};
 #pragma unroll
-    for (int half = 0; half < Traits::kHalves; ++half) {
-      uint4 key[4][1];  // keys 2t, 2t + 1, 2t + 8, 2t + 9
+    for (int piece = 0; piece < 8 * Traits::kHalves; piece += 2) {
+      uint32_t b[4];  // the first and last eight keys of one piece, then of the next
+      ldmatrix_x4_transposed(
+          b, piece_address(v + piece / 8 * Traits::kWarpKeys * 128, lane % 16, piece % 8 + lane / 16));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        const int row = first + i / 2 * 8 + lane % 4 * 2 + i % 2;
-        key[i][0] = read_piece(v[half], row, lane / 4);
-        if (row >= visible) key[i][0] = make_uint4(0, 0, 0, 0);
-      }
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j) {
-        uint32_t b0, b1;
+      for (int i = 0; i < 2; ++i) {
         if constexpr (Traits::kFp8) {
-          const int word = j / 4, byte = j % 4;
-          const uint32_t pick = (static_cast<uint32_t>(byte + 4) << 12) | (static_cast<uint32_t>(byte) << 4);
-          b0 = widen_e4m3(__byte_perm(word_of(key[0], word), word_of(key[1], word), pick));
-          b1 = widen_e4m3(__byte_perm(word_of(key[2], word), word_of(key[3], word), pick));
+          uint32_t even[2], odd[2];
+#pragma unroll
+          for (int h = 0; h < 2; ++h)  // from (key, channel) 00 01 10 11 to 00 10 and 01 11
+            widen_e4m3_f16(__byte_perm(b[2 * i + h], 0, 0x3120), even[h], odd[h]);
+          multiply(out[2 * (piece + i)], a, even[0], even[1]);
+          multiply(out[2 * (piece + i) + 1], a, odd[0], odd[1]);
         } else {
-          const uint32_t pick = j % 2 == 0 ? 0x5410 : 0x7632;
-          b0 = __byte_perm(word_of(key[0], j / 2), word_of(key[1], j / 2), pick);
-          b1 = __byte_perm(word_of(key[2], j / 2), word_of(key[3], j / 2), pick);
+          multiply(out[piece + i], a, b[2 * i], b[2 * i + 1]);
         }
-        mma_16x8x16(out[half * kTiles + j], a, b0, b1);
       }
     }
   }
 
-  __device__ void step(Tile k, Tile v, int first, int visible, float scale_log2, int lane) {
-    float s[2][4];
-    scores(k, first, lane, s);
-    if (first + Traits::kChunkKeys > visible) {
+  // Hides the keys from `visible` on. They may be unwritten and hold NaN, and 0 * NaN is NaN: their values
+  // become zero.
+  __device__ static void hide_keys(float (&s)[2][4], int visible, int lane) {
 #pragma unroll
-      for (int tile = 0; tile < 2; ++tile)
+    for (int tile = 0; tile < 2; ++tile)
 #pragma unroll
-        for (int i = 0; i < 4; ++i)
-          if (first + tile * 8 + lane % 4 * 2 + i % 2 >= visible) s[tile][i] = -INFINITY;
+      for (int i = 0; i < 4; ++i)
+        if (tile * 8 + lane % 4 * 2 + i % 2 >= visible) s[tile][i] = -INFINITY;
+  }
+  __device__ static void zero_values(uint32_t v, int visible, int lane) {
+    for (int line = visible * 8 + lane; line < Traits::kWarpKeys * 8; line += 32)
+#pragma unroll
+      for (int half = 0; half < Traits::kHalves; ++half)
+        store_shared(v + half * Traits::kWarpKeys * 128 + line * 16, uint4{});
+    fence_async_shared();  // the copy engine may write here next
+    __syncwarp();
+  }
+
+  // The result, relative to the warp's own maximum, where merge_warps() finds it.
+  __device__ void store(float (*area)[Traits::kOutStride], float* warp_max, float* warp_sum, int lane) {
+    const int g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float total = sum[r];
+      total += __shfl_xor_sync(~0u, total, 1);
+      total += __shfl_xor_sync(~0u, total, 2);
+      const int row = g + 8 * r;
+      if (t == 0) warp_max[row] = max[r], warp_sum[row] = total;
+#pragma unroll
+      for (int j = 0; j < 16; j += Traits::kFp8 ? 2 : 1) {
+        if constexpr (Traits::kFp8) {
+          *reinterpret_cast<float4*>(&area[row][j * 8 + 4 * t]) =
+              make_float4(out[j][2 * r], out[j + 1][2 * r], out[j][2 * r + 1], out[j + 1][2 * r + 1]);
+        } else {
+          *reinterpret_cast<float2*>(&area[row][j * 8 + 2 * t]) =
+              make_float2(out[j][2 * r], out[j][2 * r + 1]);
+        }
+      }
     }
-    softmax(s, scale_log2);
-    accumulate(v, first, visible, lane, s);
   }
 };
 

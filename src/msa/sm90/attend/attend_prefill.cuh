@@ -45,8 +45,8 @@ struct PrefillConsumer {
 
   // Scores to bf16 exponentials relative to each row's maximum, in the fragments of A; maxima (log2) and sums
   // of both rows.
-  __device__ void softmax(float (&s)[64], uint32_t (&a)[8][4], float (&top)[2], float (&sum)[2]) const {
-    const float scale_log2 = p.scale * 1.4426950408889634f;
+  __device__ void softmax(float (&s)[64], float scale_log2, uint32_t (&a)[8][4], float (&top)[2],
+                          float (&sum)[2]) const {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       float best[2] = {-INFINITY, -INFINITY};
@@ -127,6 +127,7 @@ struct PrefillConsumer {
       const PrefillTile& tile = shared.tile[wg][stage];
       const int kv_stage = tile.kv_stage, kv_parity = tile.kv_parity, last = tile.last,
                 visible = tile.visible;
+      const float scale_log2 = tile.scale_log2;
       if (kv_stage < 0) return;
       const int first = (warp * 16 + lane / 4) / Traits::kGroup,
                 second = (warp * 16 + lane / 4 + 8) / Traits::kGroup;
@@ -142,7 +143,7 @@ struct PrefillConsumer {
         mask(s, 0, limit[0]), mask(s, 1, limit[1]);
       uint32_t a[8][4];
       float top[2], sum[2];
-      softmax(s, a, top, sum);
+      softmax(s, scale_log2, a, top, sum);
       mbarrier_wait(&shared.v_full[kv_stage], kv_parity);
       if (visible < Traits::kBlock) clear_unwritten(kv_stage, visible);
       float o[64];
@@ -166,7 +167,9 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
   const int wg = threadIdx.x / 128, warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     for (int s = 0; s < Traits::kKvStages; ++s) {
-      mbarrier_init(&shared.k_full[s], 1), mbarrier_init(&shared.v_full[s], 1);
+      const int fillers = Traits::kFp8 ? Traits::kConsumers : 1;
+      mbarrier_init(&shared.k_full[s], fillers), mbarrier_init(&shared.v_full[s], fillers);
+      mbarrier_init(&shared.raw_full[s][0], 1), mbarrier_init(&shared.raw_full[s][1], 1);
       mbarrier_init(&shared.item_full[s], 1), mbarrier_init(&shared.item_empty[s], Traits::kConsumers);
       mbarrier_init(&shared.kv_empty[s], 4 * Traits::kConsumers);
     }
@@ -176,15 +179,19 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
     mbarrier_init_fence();
   }
   __syncthreads();
-  wait_for_previous_kernel();
+  // No wait here: each CTA of the union kernel before this one let it start after a wait of its own, so all
+  // but that kernel is over, and nothing here reads what that kernel writes. The scheduler waits at its end
+  // instead, so that whoever waits for this kernel waits for both.
   let_next_kernel_start();
   if (wg == 0) {
     shrink_registers<Traits::kProducerRegisters>();
     PrefillProducer<Traits> producer = {p, ws, maps, shared, lane};
-    if (warp == Traits::kConsumers)
+    if (warp == Traits::kConsumers) {
       producer.schedule();
-    else
+      wait_for_previous_kernel();
+    } else {
       producer.feed(warp);
+    }
   } else {
     grow_registers<Traits::kConsumerRegisters>();
     PrefillConsumer<Traits>{p, ws, shared, wg - 1, warp, lane}.attend();

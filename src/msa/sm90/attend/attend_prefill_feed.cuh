@@ -5,12 +5,14 @@
 #include "msa/sm90/attend/attend_prefill.h"
 #include "msa/sm90/attend/invert.cuh"
 #include "msa/sm90/ptx.cuh"
+#include "msa/sm90/widen.cuh"
 
 namespace msa::sm90 {
 
-template <int kGroupSize>
+template <int kGroupSize, Element kKvType>
 struct AttendPrefillTraits {
   static constexpr int kGroup = kGroupSize, kBlock = 128, kDim = 128;
+  static constexpr bool kFp8 = kKvType == Element::kE4M3;
   static constexpr int kTileRows = 64, kTileQueries = kTileRows / kGroup;
   static constexpr int kConsumers = 3;  // warpgroups
   static constexpr int kThreads = 128 * (kConsumers + 1), kMinCtasPerSm = 1;
@@ -26,8 +28,9 @@ struct PrefillTile {
   int32_t limit[16];    // last key of the block that the query may see
   int32_t kv_stage;     // -1: no more tiles
   int32_t kv_parity;
-  int32_t last;     // this warpgroup's last tile of the item: K and V may be overwritten after it
-  int32_t visible;  // keys of the block that are written
+  int32_t last;      // this warpgroup's last tile of the item: K and V may be overwritten after it
+  int32_t visible;   // keys of the block that are written
+  float scale_log2;  // of the scores: softmax scale, scale of K, log2(e)
 };
 
 template <typename Traits>
@@ -41,23 +44,52 @@ struct AttendPrefillShared {
   PrefillItem item[Traits::kKvStages];
   int32_t unit[Traits::kKvStages];  // of the item: window * kv_heads + KV head; -1: no more
   uint64_t item_full[Traits::kKvStages], item_empty[Traits::kKvStages];
+  uint64_t raw_full[Traits::kKvStages][2];  // e4m3 K, V
   uint64_t k_full[Traits::kKvStages], v_full[Traits::kKvStages], kv_empty[Traits::kKvStages];
   uint64_t q_full[Traits::kConsumers][Traits::kQStages], q_empty[Traits::kConsumers][Traits::kQStages];
 };
 
 // Channels come in two halves of 128 bytes, the width of the swizzle, so one copy brings both.
 struct PrefillMaps {
-  CUtensorMap q;   // [rows / r, half, r, 64 channels], r = min(group, 8); a box is one query's group
-  CUtensorMap kv;  // [half, rows, 64 channels]; a box is the K or V of one page
+  CUtensorMap q;    // [rows / r, half, r, 64 channels], r = min(group, 8); a box is one query's group
+  CUtensorMap out;  // the same
+  CUtensorMap
+      kv;  // [half, rows, 64 channels]; a box is the K or V of one page. e4m3: [rows, 128], no swizzle
 };
 
-__device__ __forceinline__ void tma_load_3d(void* dst, const CUtensorMap* map, uint64_t* bar, int x, int y,
-                                            int z) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], "
-      "[%2];" ::"r"(smem_address(dst)),
-      "l"(reinterpret_cast<uint64_t>(map)), "r"(smem_address(bar)), "r"(x), "r"(y), "r"(z)
-      : "memory");
+// e4m3 K or V arrives in the second half of its place and becomes bf16 there: row r of it lies where row r of
+// the second half of the channels will, so a warp that reads whole rows before it writes them needs no other
+// place. Sixteen lanes take a row, eight channels each; warp `warp` of `kWarps` does its share of the rows.
+template <int kWarps, int kUnroll>
+__device__ __forceinline__ void widen_tile(void* tile, int warp, int lane) {
+  constexpr int kHalfBytes = 128 * 128, kSteps = 64 / kUnroll;
+  const uint32_t base = smem_address(tile);
+  const uint32_t from = base + kHalfBytes + lane * 8, to = base + lane / 8 % 2 * kHalfBytes + lane / 16 * 128;
+#pragma unroll 1
+  for (int step = warp; step < kSteps; step += kWarps) {
+    uint64_t raw[kUnroll];
+#pragma unroll
+    for (int n = 0; n < kUnroll; ++n) raw[n] = load_shared_64(from + (step * kUnroll + n) * 256);
+    __syncwarp();
+#pragma unroll
+    for (int n = 0; n < kUnroll; ++n) {
+      const int pair = step * kUnroll + n, row = pair * 2 + lane / 16;
+      uint4 wide;
+      widen_e4m3(static_cast<uint32_t>(raw[n]), wide.x, wide.y);
+      widen_e4m3(static_cast<uint32_t>(raw[n] >> 32), wide.z, wide.w);
+      store_shared(to + pair * 256 + ((lane ^ row) % 8) * 16, wide);
+    }
+  }
+  fence_async_shared();
+  __syncwarp();
+}
+
+__device__ inline float scale_of_keys(const AttendPrefillParams& p, int head) {
+  constexpr float kLog2E = 1.4426950408889634f;
+  return p.scale * kLog2E * (p.kv_scales == nullptr ? 1 : p.kv_scales[2 * head]);
+}
+__device__ inline float scale_of_values(const AttendPrefillParams& p, int head) {
+  return p.kv_scales == nullptr ? 1 : p.kv_scales[2 * head + 1];
 }
 
 __device__ __forceinline__ void tma_load_4d(void* dst, const CUtensorMap* map, uint64_t* bar, int x, int y,
@@ -86,22 +118,39 @@ struct PrefillProducer {
   int lane;
   int items_done = 0;
 
-  __device__ void schedule() {
+  // The next item, windows in order, so that partials are merged while in the L2. `unit` is where to look
+  // first; it becomes -1 when there is none.
+  __device__ int4 take_item(int& unit) {
     char* base = static_cast<char*>(p.workspace);
-    auto* next = reinterpret_cast<int32_t*>(base + ws.next_item);
     const auto* num = reinterpret_cast<const int32_t*>(base + ws.num_items);
-    const auto* items = reinterpret_cast<const int4*>(base + ws.items);
     const int units = ws.num_windows * p.kv_heads;
-    for (int unit = 0; unit < units;
-         ++unit) {  // windows in order, so that partials are merged while in the L2
-      for (const int count = num[unit];;) {
+    while (unit < units) {
+      const int mine = unit + lane < units ? __ldcg(num + unit + lane) : 0;
+      for (uint32_t some = __ballot_sync(~0u, mine > 0); some != 0; some &= some - 1) {
+        const int at = __ffs(some) - 1, count = __shfl_sync(~0u, mine, at);
         int index = 0;
-        if (lane == 0) index = atomicAdd(next + unit, 1);
+        if (lane == 0) index = atomicAdd(reinterpret_cast<int32_t*>(base + ws.next_item) + unit + at, 1);
         index = __shfl_sync(~0u, index, 0);
-        if (index >= count) break;
-        const int4 item = items[int64_t{unit} * ws.window * p.top_k + index];
-        publish({item.x, item.y, item.z, item.w}, unit);
+        if (index >= count) continue;
+        unit += at;
+        return __ldcg(reinterpret_cast<const int4*>(base + ws.items) + int64_t{unit} * ws.window * p.top_k +
+                      index);
       }
+      unit += 32;
+    }
+    unit = -1;
+    return {};
+  }
+
+  // An item is taken before the one ahead of it can be loaded: that hides how long the taking takes.
+  __device__ void schedule() {
+    int unit = 0;
+    int4 item = take_item(unit);
+    while (unit >= 0) {
+      int next_unit = unit;
+      const int4 next = take_item(next_unit);
+      publish({item.x, item.y, item.z, item.w}, unit);
+      item = next, unit = next_unit;
     }
     publish({0, 0, 0, 0}, -1);
   }
@@ -121,13 +170,31 @@ struct PrefillProducer {
 
   __device__ void load_kv(const PrefillItem& item, int head, int stage) {
     const int row = (item.page * p.kv_heads + head) * 2 * Traits::kBlock;
-    mbarrier_arrive_expect(&shared.k_full[stage], sizeof(shared.k[0]));
-    tma_load_3d(shared.k[stage], &maps.kv, &shared.k_full[stage], 0, row, 0);
-    mbarrier_arrive_expect(&shared.v_full[stage], sizeof(shared.v[0]));
-    tma_load_3d(shared.v[stage], &maps.kv, &shared.v_full[stage], 0, row + Traits::kBlock, 0);
+    if constexpr (Traits::kFp8) {
+      uint64_t* full = shared.raw_full[stage];
+      mbarrier_arrive_expect(&full[0], sizeof(shared.k[0][1]));
+      tma_load_2d(shared.k[stage][1], &maps.kv, &full[0], 0, row);
+      mbarrier_arrive_expect(&full[1], sizeof(shared.v[0][1]));
+      tma_load_2d(shared.v[stage][1], &maps.kv, &full[1], 0, row + Traits::kBlock);
+    } else {
+      mbarrier_arrive_expect(&shared.k_full[stage], sizeof(shared.k[0]));
+      tma_load_3d(shared.k[stage], &maps.kv, &shared.k_full[stage], 0, row, 0);
+      mbarrier_arrive_expect(&shared.v_full[stage], sizeof(shared.v[0]));
+      tma_load_3d(shared.v[stage], &maps.kv, &shared.v_full[stage], 0, row + Traits::kBlock, 0);
+    }
     const int tiles = ((item.count_visible & 0xffff) + Traits::kTileQueries - 1) / Traits::kTileQueries;
     if (tiles < Traits::kConsumers)  // for the warpgroups without a tile
       mbarrier_arrive_many(&shared.kv_empty[stage], 4 * (Traits::kConsumers - tiles));
+  }
+
+  // A feeding warp's share of an item's K and V.
+  __device__ void widen(int warp, int stage, int parity) {
+    mbarrier_wait(&shared.raw_full[stage][0], parity);
+    widen_tile<Traits::kConsumers, 4>(shared.k[stage], warp, lane);
+    if (lane == 0) mbarrier_arrive(&shared.k_full[stage]);
+    mbarrier_wait(&shared.raw_full[stage][1], parity);
+    widen_tile<Traits::kConsumers, 4>(shared.v[stage], warp, lane);
+    if (lane == 0) mbarrier_arrive(&shared.v_full[stage]);
   }
 
   // One tile for warpgroup `wg`: lane i < kTileQueries brings query i's entry.
@@ -147,6 +214,7 @@ struct PrefillProducer {
     }
     if (lane == 16) out.kv_stage = tile.kv_stage, out.kv_parity = tile.kv_parity;
     if (lane == 17) out.last = tile.last, out.visible = tile.visible;
+    if (lane == 18) out.scale_log2 = tile.scale_log2;
     __syncwarp();
     uint64_t* full = &shared.q_full[wg][stage];
     if (lane == 0)
@@ -178,6 +246,7 @@ struct PrefillProducer {
         end.kv_stage = -1;
         return load_q(wg, round, end, item, 0, -1);
       }
+      if constexpr (Traits::kFp8) widen(wg, stage, parity);
       const int count = item.count_visible & 0xffff;
       const int tiles = (count + Traits::kTileQueries - 1) / Traits::kTileQueries;
       const int32_t* list = entries + int64_t{unit} * ws.window * p.top_k + item.first;
@@ -186,11 +255,12 @@ struct PrefillProducer {
       const auto fetch = [&](int first) {
         const int at = (first + lane / Traits::kTileQueries * Traits::kConsumers) * Traits::kTileQueries +
                        lane % Traits::kTileQueries;
-        return at < count ? list[at] : -1;
+        return at < count ? __ldcg(list + at) : -1;
       };
       PrefillTile tile = {};
       tile.kv_stage = stage, tile.kv_parity = parity, tile.visible = item.count_visible >> 16;
       const int head = unit % p.kv_heads;
+      tile.scale_log2 = scale_of_keys(p, head);
       int next = fetch(i), batch = -1;
       for (int n = 0; i < tiles; ++n, ++round, i += Traits::kConsumers) {
         if (n % kBatchTiles == 0) batch = next, next = fetch(i + kBatchTiles * Traits::kConsumers);

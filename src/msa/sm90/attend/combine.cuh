@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Merges the partial results of each query by their maxima and sums, in the order of the slots.
+// Merges the partial results of each query that went block by block, by their maxima and sums, in the order
+// of the slots.
 //
 // A partial of `group` heads is [half of the heads, 4, lanes, 8] bf16, as the warps that made it hold it:
 // lane 4 g + t of part i has channels 8 (4 i + j) + 2 t + {0, 1}, j = 0..3, of head g (of its half). Groups
@@ -8,7 +9,7 @@
 
 #include <cuda_runtime.h>
 
-#include "msa/sm90/attend/attend_prefill.h"
+#include "msa/sm90/attend/query_tile.cuh"
 #include "msa/sm90/ptx.cuh"
 
 namespace msa::sm90 {
@@ -17,24 +18,19 @@ template <int kGroupSize>
 struct CombineTraits {
   static constexpr int kGroup = kGroupSize, kDim = 128, kMaxTopK = 16;
   static constexpr int kThreads = 256, kMinCtasPerSm = 2;
-  static constexpr int kPieces = kGroup * kDim / 8;        // of 16 bytes, per (query, KV head)
-  static constexpr int kUnitsPerCta = kThreads / kPieces;  // (query, KV head) pairs of a CTA
+  static constexpr int kPieces = kGroup * kDim / 8;  // of 16 bytes, per (query, KV head)
+  static constexpr int kRows = kThreads / kPieces;   // queries that a CTA merges at once
+  static constexpr int kCtasPerTile = 3;             // many small CTAs end together
   static constexpr int kLanes = kGroup >= 8 ? 32 : 16;
-  static_assert(kThreads % kPieces == 0, "a CTA holds whole (query, KV head) pairs");
+  static_assert(kThreads % kPieces == 0, "a CTA holds whole queries");
 };
 
+// One query; `piece` is this thread's share of it.
 template <typename Traits>
-__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
-    combine_kernel(const __grid_constant__ AttendPrefillParams p,
-                   const __grid_constant__ AttendPrefillWorkspace ws) {
-  wait_for_previous_kernel();
-  const int piece = threadIdx.x % Traits::kPieces, lane = piece % Traits::kLanes;
-  const int head = piece / 128 * 8 + lane / 4;
-  // Last queries first: their partials are still in the L2.
-  const int64_t unit =
-      int64_t{gridDim.x - 1 - blockIdx.x} * Traits::kUnitsPerCta + threadIdx.x / Traits::kPieces;
-  if (unit >= int64_t{p.total_queries} * p.kv_heads) return;
+__device__ void combine_query(const AttendPrefillParams& p, const AttendPrefillWorkspace& ws, int64_t unit,
+                              int piece, float value_scale) {
   const char* base = static_cast<const char*>(p.workspace);
+  const int lane = piece % Traits::kLanes, head = piece / 128 * 8 + lane / 4;
   const auto* sums = reinterpret_cast<const float2*>(base + ws.sums) + unit * p.top_k * Traits::kGroup + head;
   const auto* partial =
       reinterpret_cast<const uint4*>(base + ws.partial) + unit * p.top_k * Traits::kPieces + piece;
@@ -66,13 +62,34 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
       out[2 * i + 1] = fmaf(w, __uint_as_float(words[i] & 0xffff0000u), out[2 * i + 1]);
     }
   }
-  const float scale = count > 0 ? 1 / total : 0;
+  const float scale = count > 0 ? value_scale / total : 0;
   const int part = piece % 128 / Traits::kLanes;
   __nv_bfloat16* row = p.out + (unit * Traits::kGroup + head) * Traits::kDim + part * 32 + lane % 4 * 2;
 #pragma unroll
   for (int j = 0; j < 4; ++j)
     *reinterpret_cast<__nv_bfloat162*>(row + 8 * j) =
         __floats2bfloat162_rn(out[2 * j] * scale, out[2 * j + 1] * scale);
+}
+
+// Grid: kCtasPerTile for each unit that there may be.
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
+    combine_kernel(const __grid_constant__ AttendPrefillParams p,
+                   const __grid_constant__ AttendPrefillWorkspace ws) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const char* base = static_cast<const char*>(p.workspace);
+  const int index = static_cast<int>(blockIdx.x) / Traits::kCtasPerTile;
+  const int4 tile = reinterpret_cast<const int4*>(base + ws.outer_units)[index];  // maybe past the last
+  if (index >= reinterpret_cast<const TileLists*>(base + ws.lists)->num_outer) return;
+  const int share = ws.tile_queries / Traits::kCtasPerTile;
+  const int first = static_cast<int>(blockIdx.x) % Traits::kCtasPerTile * share;
+  const float value_scale = p.kv_scales == nullptr ? 1 : p.kv_scales[2 * tile.z + 1];
+#pragma unroll 1
+  for (int row = first + threadIdx.x / Traits::kPieces; row < min(first + share, tile.y);
+       row += Traits::kRows)
+    combine_query<Traits>(p, ws, int64_t{tile.x + row} * p.kv_heads + tile.z, threadIdx.x % Traits::kPieces,
+                          value_scale);
 }
 
 }  // namespace msa::sm90

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Inverts the selection of one window of queries: for each block, the list of queries that chose it, cut into
 // work items. The order within a list is arbitrary (atomics): nothing downstream depends on it, since a
-// query's partial result has its own place, given by its slot.
+// query's partial result has its own place, given by its slot. Queries whose tile walks its union are left
+// out. One further CTA makes the lists of both kinds of tiles.
 #pragma once
 
 #include <cuda_runtime.h>
 
 #include "msa/sm90/attend/attend_prefill.h"
+#include "msa/sm90/attend/query_tile.cuh"
 #include "msa/sm90/ptx.cuh"
 
 namespace msa::sm90 {
@@ -68,6 +70,13 @@ struct InvertSegment {
   const int32_t* selected;  // of the first row; rows are `stride` apart
   int64_t stride;
   int rows, first_row, top_k, blocks;
+  const int32_t* union_size;  // of the request's first tile; tiles are `tile_stride` apart
+  int tile_stride, tile_queries;
+  int skipped;  // rows of the request before this segment
+
+  __device__ bool goes_by_block(int row) const {
+    return union_size[(skipped + row) / tile_queries * tile_stride] == kTileOuter;
+  }
 
   // Calls visit(row, slot, block) for every chosen block, a thread's loads in flight together.
   template <typename Visit>
@@ -80,7 +89,7 @@ struct InvertSegment {
       for (int n = 0; n < kBatch; ++n) {
         const int at = i + n * InvertTraits::kThreads;
         four[n] = make_int4(-1, -1, -1, -1);
-        if (at < fours)
+        if (at < fours && goes_by_block(at / fours_per_row))
           four[n] = load_four(selected + at / fours_per_row * stride, at % fours_per_row * 4, top_k);
       }
 #pragma unroll
@@ -96,23 +105,16 @@ struct InvertSegment {
   }
 };
 
-// Rows of padding: combine makes them zero.
-__device__ inline void count_none(const AttendPrefillParams& p, const AttendPrefillWorkspace& ws, int head,
-                                  int begin, int end) {
-  auto* counts = reinterpret_cast<int32_t*>(static_cast<char*>(p.workspace) + ws.counts);
-  for (int row = begin + threadIdx.x; row < end; row += InvertTraits::kThreads)
-    counts[int64_t{row} * p.kv_heads + head] = 0;
-}
-
 // How many partials each query of the segment will get.
 __device__ inline void count_slots(const AttendPrefillParams& p, const AttendPrefillWorkspace& ws,
                                    const InvertSegment& segment, int head) {
   char* base = static_cast<char*>(p.workspace);
   for (int i = threadIdx.x; i < segment.rows; i += InvertTraits::kThreads) {
+    if (!segment.goes_by_block(i)) continue;
     int count = 0;
     for (int s = 0; s < p.top_k; s += 4) {
       const int4 four = load_four(segment.selected + i * segment.stride, s, p.top_k);
-      count += (four.x >= 0) + (four.y >= 0) + (four.z >= 0) + (four.w >= 0);
+      for (const int id : {four.x, four.y, four.z, four.w}) count += id >= 0 && id < segment.blocks;
     }
     const int row = segment.first_row + i;
     const int64_t unit = int64_t{row} * p.kv_heads + head;
@@ -120,14 +122,42 @@ __device__ inline void count_slots(const AttendPrefillParams& p, const AttendPre
   }
 }
 
-// Grid (windows, kv_heads); dynamic shared memory: int32 [max_blocks].
+// The lists of both kinds of units; see TileLists.
+__device__ inline void list_tiles(const AttendPrefillParams& p, const AttendPrefillWorkspace& ws,
+                                  InvertShared& shared) {
+  char* base = static_cast<char*>(p.workspace);
+  const auto* union_size = reinterpret_cast<const int32_t*>(base + ws.union_size);
+  const auto* tiles = reinterpret_cast<const QueryTile*>(base + ws.tiles);
+  auto* union_units = reinterpret_cast<UnionTile*>(base + ws.union_units);
+  auto* outer_units = reinterpret_cast<int4*>(base + ws.outer_units);
+  const int units = ws.num_tiles * p.kv_heads;
+  int2 done = {0, 0};
+  for (int first = 0; first < units; first += InvertTraits::kThreads) {
+    const int unit = units - 1 - first - static_cast<int>(threadIdx.x);
+    const int size = unit >= 0 ? union_size[unit] : kTileEmpty;
+    int2 total;
+    const int2 at = scan_exclusive({size >= 0, size == kTileOuter}, shared, total);
+    if (size >= 0) union_units[done.x + at.x] = {tiles[unit], unit, size, unit % p.kv_heads, 0};
+    if (size == kTileOuter)
+      outer_units[done.y + at.y] = make_int4(tiles[unit].first_row, tiles[unit].rows, unit % p.kv_heads, 0);
+    done.x += total.x, done.y += total.y;
+  }
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  auto* lists = reinterpret_cast<TileLists*>(base + ws.lists);
+  lists->num_union = done.x, lists->next_union = 0, lists->num_outer = done.y;
+  store_release(&lists->ready, 1);
+}
+
+// Grid (1 + windows, kv_heads); dynamic shared memory: int32 [max_blocks].
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, 1)
     invert_kernel(const __grid_constant__ AttendPrefillParams p,
                   const __grid_constant__ AttendPrefillWorkspace ws, int tile_queries, int max_item_queries) {
   extern __shared__ int32_t counts[];
   __shared__ InvertShared shared;
-  const int window = blockIdx.x, head = blockIdx.y, unit = window * p.kv_heads + head;
+  const int window = static_cast<int>(blockIdx.x) - 1, head = blockIdx.y, unit = window * p.kv_heads + head;
   char* base = static_cast<char*>(p.workspace);
   const int64_t capacity = int64_t{ws.window} * p.top_k;
   auto* items = reinterpret_cast<int4*>(base + ws.items) + unit * capacity;
@@ -137,9 +167,12 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
 
   wait_for_previous_kernel();
   let_next_kernel_start();
+  if (window < 0) {
+    if (head == 0) list_tiles(p, ws, shared);
+    return;
+  }
   const int window_begin = window * ws.window, rows_end = min(window_begin + ws.window, p.total_queries);
   const int window_end = min(rows_end, p.cu_seqlens_q[p.num_requests]);
-  count_none(p, ws, head, max(window_begin, window_end), rows_end);
   int request = 0, high = p.num_requests;  // the last request that starts at or before the window
   while (high - request > 1) {
     const int middle = (request + high) / 2;
@@ -149,18 +182,20 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
   for (; request < p.num_requests && p.cu_seqlens_q[request] < window_end; ++request) {
     const int end_of_request = p.cu_seqlens_q[request + 1], seq_len = p.seq_lens[request];
     const int begin = max(window_begin, p.cu_seqlens_q[request]), end = min(window_end, end_of_request);
-    if (begin >= end) continue;
-    if (seq_len <= 0) {
-      count_none(p, ws, head, begin, end);
-      continue;
-    }
+    if (begin >= end || seq_len <= 0) continue;
     const int blocks = (seq_len + Traits::kBlock - 1) / Traits::kBlock;
     const InvertSegment segment = {p.selected + (int64_t{begin} * p.kv_heads + head) * p.top_k,
                                    int64_t{p.kv_heads} * p.top_k,
                                    end - begin,
                                    begin,
                                    p.top_k,
-                                   blocks};
+                                   blocks,
+                                   reinterpret_cast<const int32_t*>(base + ws.union_size) +
+                                       (p.cu_seqlens_q[request] / ws.tile_queries + request) * p.kv_heads +
+                                       head,
+                                   p.kv_heads,
+                                   ws.tile_queries,
+                                   begin - p.cu_seqlens_q[request]};
     for (int b = threadIdx.x; b < blocks; b += Traits::kThreads) counts[b] = 0;
     __syncthreads();
     segment.each([&](int, int, int block) { atomicAdd(&counts[block], 1); });

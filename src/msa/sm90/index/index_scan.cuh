@@ -189,8 +189,9 @@ __device__ __forceinline__ void scan_prefix(const IndexBatch& b, typename T::Sme
 // A warp's units in ascending order, `end` after the last.
 template <typename T>
 struct ScanDeal {
-  static constexpr int kLongShare = 16;  // units of a warp from which tickets are worth their latency
-  static constexpr int kTicket = 4;      // units drawn at once
+  static constexpr int kLongShare = 4;  // units of a warp from which tickets are worth their latency
+  static constexpr int kTicket = 4;     // units drawn at once
+  static_assert(T::kStages <= kTicket);
   uint32_t* counter;
   int unit, end, left = 0;  // left: units of the ticket in hand
   uint32_t drawn = 0;       // lane 0: the next ticket
@@ -205,8 +206,12 @@ struct ScanDeal {
       unit = (warp * gridDim.x + blockIdx.x) * kTicket;
       end = total;
       left = kTicket;
-      draw();
     }
+  }
+
+  // The first units need no ticket; before the first kTicket of them are dealt out, after the kernel before.
+  __device__ __forceinline__ void start() {
+    if (counter != nullptr && unit < end) draw();
   }
 
   __device__ __forceinline__ void draw() {
@@ -234,12 +239,11 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   auto& smem = *reinterpret_cast<typename T::Smem*>(raw);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const IndexBatch& b = p.batch;
+  let_next_kernel_start();
   if (lane < T::kStages) mbarrier_init(&smem.full[warp][lane], 1);
   mbarrier_init_fence();
   if (threadIdx.x == 0) prefetch_tensor_map(&keys);
-  wait_for_previous_kernel();
-  let_next_kernel_start();  // after the wait: what the next kernel reads of the step's metadata is complete
-  scan_prefix<T>(b, smem);
+  scan_prefix<T>(b, smem);  // the step's metadata is older than the kernel before
 
   ScanDeal<T> ahead(p.counter, smem.prefix[b.num_requests]);
   const int end = ahead.end;
@@ -266,10 +270,16 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   };
   Place first[T::kStages];
 #pragma unroll
-  for (int i = 0; i < T::kStages; ++i, ahead.advance()) first[i] = place_ahead();
-  Place next = place_ahead();  // read one unit before its fetch
+  for (int i = 0; i < T::kStages; ++i) {
+    if (i > 0) ahead.advance();
+    first[i] = place_ahead();
+  }
+  wait_for_previous_kernel();
 #pragma unroll
   for (int i = 0; i < T::kStages; ++i) fetch(first[i], i);
+  ahead.start();
+  ahead.advance();
+  Place next = place_ahead();  // read one unit before its fetch
   __syncwarp();
 
   ScanQueries<T> queries;
@@ -302,10 +312,11 @@ __global__ void __launch_bounds__(T::kThreads, 1)
 
 // ---- select ----
 
-template <int kUnits, int kNumWarps, int kBlocksPerLane>
+template <int kUnits, int kNumWarps, int kBlocksPerThread>
 struct IndexSelectTraits {
   static constexpr int kUnitsPerBlock = kUnits;
-  static constexpr int kWarps = kNumWarps, kThreads = kWarps * 32, kPerLane = kBlocksPerLane;
+  static constexpr int kWarps = kNumWarps, kThreads = kWarps * 32, kPerThread = kBlocksPerThread;
+  static constexpr int kRound = kThreads * kPerThread;  // blocks
   static_assert(kUnits == 1 || kUnits == 2 || kUnits == 4, "a block's unit scores are one vector");
 };
 
@@ -329,51 +340,41 @@ __device__ __forceinline__ float block_score(const float* scores, int block, int
   return best;
 }
 
-// One CTA per row: each warp keeps the best of its stretch of blocks, the first warp merges them.
+// One CTA per row, which takes all its blocks at once, or in rounds that hand on the best so far.
 template <typename T>
 __global__ void __launch_bounds__(T::kThreads, 1)
     index_select_kernel(const __grid_constant__ IndexSelectParams p) {
-  __shared__ uint64_t lists[T::kWarps][kListLength];
-  __shared__ KeyScratch scratch[T::kWarps];
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.x;
+  __shared__ CtaKeyScratch<T::kWarps> scratch;
+  const int row = blockIdx.x;
   const IndexBatch& b = p.batch;
   const int request = request_of_row(b, row);
   const RequestRows rows = request >= 0 ? request_rows(b, request) : RequestRows{};
   const int position = rows.first_position + (row - rows.first_row) / b.heads;
   const int own = position / kBlock, blocks = rows.rows > 0 ? own + 1 : 0;
   const float* scores = p.scores + int64_t{row} * b.max_blocks * T::kUnitsPerBlock;
-
-  // Short rows stay in one warp; long ones give each warp whole rounds of 32 x kPerLane blocks.
-  constexpr int kRound = 32 * T::kPerLane;
-  const int share = (blocks + T::kWarps * kRound - 1) / (T::kWarps * kRound) * kRound;
-  const int begin = blocks <= kRound ? 0 : warp * share, end = min(begin + share, blocks);
-  if (blocks <= kRound && warp != 0) return;
-  float ahead[T::kPerLane];  // the next round's scores, read before this round's selection
-  const auto read = [&](int base) {
-#pragma unroll
-    for (int i = 0; i < T::kPerLane; ++i) {
-      const int block = base + i * 32 + lane;
-      ahead[i] = block < end ? block_score<T::kUnitsPerBlock>(scores, block, position) : kLowest;
-    }
-  };
   wait_for_previous_kernel();  // the metadata above is older than the kernel before
-  let_next_kernel_start();
+  let_next_kernel_start();     // not earlier: large CTAs would pile up on the SMs that the scan leaves first
   if (row == 0 && threadIdx.x == 0 && p.counter != nullptr) *p.counter = 0;  // for the next scan
   uint64_t top = 0;
-  read(begin);
-  for (int base = begin; base < end; base += kRound) {
-    uint64_t keys[T::kPerLane + 1];
+  for (int base = 0; base < blocks; base += T::kRound) {
+    if (base > 0) __syncthreads();
+    float best[T::kPerThread];
 #pragma unroll
-    for (int i = 0; i < T::kPerLane; ++i) {
-      const int block = base + i * 32 + lane;
-      keys[i] = block < end ? make_key(ahead[i], block, own, p.selection) : 0;
+    for (int i = 0; i < T::kPerThread; ++i) {
+      const int block = base + i * T::kThreads + threadIdx.x;
+      best[i] = block < blocks ? block_score<T::kUnitsPerBlock>(scores, block, position) : kLowest;
     }
-    keys[T::kPerLane] = top;
-    read(base + kRound);
-    top = warp_largest(keys, scratch[warp]);
+    uint64_t keys[T::kPerThread + 1];
+#pragma unroll
+    for (int i = 0; i < T::kPerThread; ++i) {
+      const int block = base + i * T::kThreads + threadIdx.x;
+      keys[i] = block < blocks ? make_key(best[i], block, own, p.selection) : 0;
+    }
+    keys[T::kPerThread] = top;
+    top = cta_largest(keys, scratch);
   }
-  if (blocks > kRound) top = cta_largest<T::kWarps>(top, lists, scratch[warp]);
-  if (warp == 0) store_selection(top, p.selection.top_k, p.selected + int64_t{row} * p.selection.top_k);
+  if (threadIdx.x < 32)
+    store_selection(top, p.selection.top_k, p.selected + int64_t{row} * p.selection.top_k);
 }
 
 }  // namespace msa::sm90

@@ -1,0 +1,142 @@
+// SPDX-License-Identifier: Apache-2.0
+// MSA on CUDA (Hopper): a plan takes the metadata of a step once, its operations then run for each layer.
+//
+//   store()   norms and turns the projections' heads, writes K, V and index keys into their blocks
+//   index()   selects blocks for each query and KV head
+//   attend()  softmax attention over the selected blocks
+//   dense()   softmax attention over every visible key
+//
+// A plan owns its workspace, allocated at creation from stated maxima. prepare() and the operations only
+// launch: they never allocate, synchronise or read back, so all of them can be captured in CUDA graphs.
+// Metadata and tensors are device pointers of the caller; a replayed graph sees what they hold then. Metadata
+// must be written before prepare() in stream order, and not by a kernel that lets its successor start early.
+// One plan serves one stream at a time, on the device that was current when it was made. sparrow_msa.h has
+// the same in C.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "msa/msa.h"
+
+namespace msa::gpu {
+
+enum class Code : int {
+  kOk = 0,
+  kInvalid = 1,      // an argument contradicts itself or the plan
+  kUnsupported = 2,  // a shape or type that no kernel computes
+  kCapacity = 3,     // a step larger than the plan's maxima
+  kMemory = 4,
+  kCuda = 5,
+};
+
+// The message names the field and its value; it is empty when all is well.
+struct [[nodiscard]] Status {
+  Code code = Code::kOk;
+  std::string message;
+  bool ok() const { return code == Code::kOk; }
+};
+
+enum class CacheType : uint8_t { kBF16, kE4M3 };
+
+struct PlanConfig {
+  HeadShape heads;      // of this rank: 1, 2 or 4 KV heads, 4, 8 or 16 query heads for each
+  Selection selection;  // top_k 1 to 16
+  CacheType kv_type = CacheType::kBF16;
+  CacheType index_type = CacheType::kBF16;
+  int max_requests = 0;  // of a step, both parts together
+  int max_queries = 0;   // of a step, both parts together
+  int max_blocks = 0;    // columns of a block table: the longest context
+  // Rotary channels turn in pairs (i, i + rotary_dim / 2): 16, 32, 64 or 128; 0: no store()
+  int rotary_dim = 0;
+  std::span<const float> inv_freq;  // [rotary_dim / 2] on the host; copied
+  float attention_factor = 1;       // multiplies cos and sin
+};
+
+// Requests that are computed alike. Query i of request r stands at seq_lens[r] - (queries of r) + i.
+struct Part {
+  int num_requests = 0;
+  int total_queries = 0;                  // rows; those past cu_seqlens_q[num_requests] are padding
+  int max_queries = 0;                    // of one request
+  const int32_t* cu_seqlens_q = nullptr;  // [num_requests + 1]; nullptr: max_queries for each request
+  const int32_t* seq_lens = nullptr;      // [num_requests] keys, this step's included; 0: a padding request
+  const int32_t* block_table = nullptr;   // [num_requests, max_blocks]
+  int max_blocks = 0;
+};
+
+// Rows of tensors: those of `decode` first. Either part may be empty.
+struct Step {
+  Part decode;                         // uniform: cu_seqlens_q is nullptr, 1 to 16 queries for each request
+  Part prefill;                        // ragged: cu_seqlens_q is given
+  const int32_t* positions = nullptr;  // [rows] of each token; store() needs them
+};
+
+struct StoreArgs {
+  struct Rows {
+    const void* data = nullptr;
+    int64_t stride = 0;  // elements from row to row
+  };
+  // From the projections, bf16; index_q and index_k are nullptr in dense layers.
+  Rows q;        // [rows, query_heads, kHeadDim]
+  Rows k, v;     // [rows, kv_heads, kHeadDim]
+  Rows index_q;  // [rows, kv_heads, kHeadDim]
+  Rows index_k;  // [rows, kHeadDim]
+  // [kHeadDim] bf16 each: x * rsqrt(mean(x^2) + eps) * (1 + weight)
+  const void *q_norm = nullptr, *k_norm = nullptr, *index_q_norm = nullptr, *index_k_norm = nullptr;
+  float eps = 1e-6f;
+  const int64_t* slots = nullptr;    // [rows] block * kBlock + offset; -1: a padding row, nothing is written
+  const float* kv_scales = nullptr;  // [kv_heads, 2 (K, V)]: e4m3 pages hold x / scale; nullptr: 1
+  void* q_out = nullptr;             // [rows, query_heads, kHeadDim] bf16; may be q.data if contiguous
+  void* index_q_out = nullptr;       // [rows, kv_heads, kHeadDim] bf16
+  void* kv_pages = nullptr;          // [blocks, kv_heads, 2 (K, V), kBlock, kHeadDim] kv_type
+  void* index_pages = nullptr;       // [blocks, kBlock, kHeadDim] index_type
+};
+
+struct IndexArgs {
+  const void* q = nullptr;        // [rows, kv_heads, kHeadDim] bf16
+  const void* k_pages = nullptr;  // [num_blocks, kBlock, kHeadDim] index_type
+  int64_t num_blocks = 0;
+  int32_t* selected = nullptr;  // [rows, kv_heads, top_k] out: ascending, -1 at the tail
+};
+
+struct AttendArgs {
+  const void* q = nullptr;         // [rows, query_heads, kHeadDim] bf16
+  const void* kv_pages = nullptr;  // [num_blocks, kv_heads, 2 (K, V), kBlock, kHeadDim] kv_type
+  int64_t num_blocks = 0;
+  const float* kv_scales = nullptr;   // [kv_heads, 2 (K, V)] on the device; nullptr: 1
+  const int32_t* selected = nullptr;  // [rows, kv_heads, top_k]; dense() wants nullptr
+  void* out = nullptr;                // [rows, query_heads, kHeadDim] bf16; zeros for padding rows
+  float scale = 0.08838834764831845f;
+};
+
+class Plan {
+ public:
+  static Status create(const PlanConfig& config, std::unique_ptr<Plan>* plan);
+  // Bytes of device memory that a plan of this config owns.
+  static Status workspace_bytes(const PlanConfig& config, int64_t* bytes);
+  ~Plan();
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  // Once for each step, before its layers.
+  Status prepare(const Step& step, cudaStream_t stream);
+  // Once for each layer.
+  Status store(const StoreArgs& args, cudaStream_t stream) const;
+  Status index(const IndexArgs& args, cudaStream_t stream) const;
+  Status attend(const AttendArgs& args, cudaStream_t stream) const;
+  Status dense(const AttendArgs& args, cudaStream_t stream) const;
+
+  // Which kernels serve the step that was prepared last, in words.
+  std::string describe() const;
+
+ private:
+  struct State;
+  explicit Plan(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace msa::gpu

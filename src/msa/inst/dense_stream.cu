@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "msa/sm90/dense/dense_stream.cuh"
+
+#include <algorithm>
+
+#include "msa/sm90/dense/dense_merge.cuh"
+#include "msa/sm90/launch.cuh"
+
+namespace msa::sm90::dense {
+namespace {
+
+template <typename Traits>
+cudaError_t launch_merge(const DenseParams& p, const StreamWorkspace& ws, int rows, int ctas,
+                         cudaStream_t stream) {
+  const dim3 grid((rows + Traits::kRows - 1) / Traits::kRows, p.kv_heads, p.num_requests + 1);
+  return launch_dependent(merge_stream_kernel<Traits>, grid, Traits::kThreads, 0, stream, p, ws, ctas);
+}
+
+template <Element kType>
+cudaError_t launch_type(const DenseParams& p, const StreamWorkspace& ws, cudaStream_t stream) {
+  using Traits = StreamTraits<kType>;
+  CUtensorMap map;
+  int sms = 0;
+  cudaError_t error = make_kv_map(p, kStageKeys, true, &map);
+  if (error == cudaSuccess) error = multiprocessors(&sms);
+  if (error != cudaSuccess) return error;
+  constexpr int kBytes = static_cast<int>(sizeof(StreamShared<Traits>));
+  const int64_t stages =
+      int64_t{p.num_requests} * p.kv_heads * std::max(1, p.max_blocks * kBlock / kStageKeys);
+  const int ctas = static_cast<int>(std::min<int64_t>({stages, sms, kMaxStreamCtas}));
+  if (ctas > 0)
+    error = launch_dependent(stream_kernel<Traits>, dim3(ctas), Traits::kThreads, kBytes, stream, p, ws, map);
+  if (error != cudaSuccess) return error;
+  // With many requests each has few parts.
+  constexpr int kManyUnits = 16;
+  const int rows = p.max_queries_per_request * p.group, units = p.num_requests * p.kv_heads;
+  return units < kManyUnits ? launch_merge<MergeTraits<16>>(p, ws, rows, ctas, stream)
+                            : launch_merge<MergeTraits<1>>(p, ws, rows, ctas, stream);
+}
+
+}  // namespace
+
+cudaError_t launch_stream(const DenseParams& p, const StreamWorkspace& ws, cudaStream_t stream) {
+  if (p.kv_type == Element::kE4M3) return launch_type<Element::kE4M3>(p, ws, stream);
+  return launch_type<Element::kBF16>(p, ws, stream);
+}
+
+}  // namespace msa::sm90::dense

@@ -1,0 +1,396 @@
+// SPDX-License-Identifier: Apache-2.0
+// The query-tile kernel: persistent CTAs take tiles of neighbouring queries and walk the union of their
+// selections once, in ascending order, with a running maximum. K and V go round a ring that runs on from tile
+// to tile; three warpgroups each own 64 rows (query x head of the group) and pass over blocks that none of
+// their queries chose. A row that did not choose a block keeps its state to the bit (the correction is 1, the
+// probabilities are 0), so its result does not depend on its neighbours.
+#pragma once
+
+#include "msa/sm90/attend/attend_prefill_feed.cuh"
+#include "msa/sm90/attend/query_tile.cuh"
+#include "msa/sm90/wgmma.cuh"
+
+namespace msa::sm90 {
+
+template <int kGroupSize, Element kKvType>
+struct AttendUnionTraits {
+  static constexpr int kGroup = kGroupSize, kBlock = 128, kDim = 128;
+  static constexpr bool kFp8 = kKvType == Element::kE4M3;
+  static constexpr int kTileRows = 64, kTileQueries = kTileRows / kGroup;  // of a warpgroup
+  static constexpr int kConsumers = 3, kCtaQueries = kConsumers * kTileQueries;
+  static constexpr int kThreads = 128 * (kConsumers + 1), kMinCtasPerSm = 1;
+  static constexpr int kRing = 5;  // slots, each the K or the V of a block
+  static constexpr int kProducerRegisters = 32, kConsumerRegisters = 160;
+  static constexpr int kHalf = 64;  // channels in one 128-byte row of swizzled shared memory
+  static_assert(128 * (kProducerRegisters + kConsumers * kConsumerRegisters) <= 65536, "register file");
+};
+
+template <typename Traits>
+struct AttendUnionShared {
+  using Half = __nv_bfloat16[Traits::kBlock][Traits::kHalf];
+  alignas(1024) Half ring[Traits::kRing][2];
+  alignas(1024) __nv_bfloat16 q[Traits::kConsumers][Traits::kTileRows / 8][2][8][Traits::kHalf];
+  UnionBlock block[Traits::kRing];  // that is in the slot
+  UnionTile tile[2];
+  uint64_t raw_full[Traits::kRing];  // e4m3
+  uint64_t ring_full[Traits::kRing], ring_empty[Traits::kRing];
+  uint64_t q_full[Traits::kConsumers];
+  uint64_t tile_full[2], tile_empty[2];
+};
+
+// A place in the ring: slots are used in turn.
+template <int kSlots>
+struct RingCursor {
+  int slot = 0;
+  uint32_t parity = 0;
+  __device__ void advance() {
+    if (++slot == kSlots) slot = 0, parity ^= 1;
+  }
+};
+
+// The warps that fill the ring: three prepare, a fourth loads K and V.
+template <typename Traits>
+struct UnionProducer {
+  const AttendPrefillParams& p;
+  const AttendPrefillWorkspace& ws;
+  const PrefillMaps& maps;
+  AttendUnionShared<Traits>& shared;
+  int lane;
+  RingCursor<Traits::kRing> cursor;
+
+  // One thread does this.
+  __device__ void take_tile(int round) {
+    char* base = static_cast<char*>(p.workspace);
+    auto* lists = reinterpret_cast<TileLists*>(base + ws.lists);
+    if (round == 0) {
+      while (load_acquire(&lists->ready) == 0) {
+      }
+    }
+    const int index = atomicAdd(&lists->next_union, 1);
+    const auto* units = reinterpret_cast<const int4*>(base + ws.union_units) + 2 * index;
+    mbarrier_wait(&shared.tile_empty[round % 2], (round / 2 & 1) ^ 1);
+    auto* next = reinterpret_cast<int4*>(&shared.tile[round % 2]);
+    if (index < __ldcg(&lists->num_union))
+      next[0] = __ldcg(units), next[1] = __ldcg(units + 1);
+    else
+      shared.tile[round % 2].blocks = -1;
+    mbarrier_arrive(&shared.tile_full[round % 2]);
+  }
+
+  // The lists are made by one CTA of the kernel before; the rest of it is awaited only for the sake of the
+  // next kernel, once this CTA has something to do.
+  __device__ void hand_on() {
+    wait_for_previous_kernel();
+    let_next_kernel_start();
+  }
+
+  // Warp 0 takes the tiles; all three widen what arrives as e4m3.
+  __device__ void prepare(int warp) {
+    for (int round = 0;; ++round) {
+      if (warp == 0 && lane == 0) take_tile(round);
+      if (warp == 1 && round == 1) hand_on();
+      __syncwarp();
+      mbarrier_wait(&shared.tile_full[round % 2], round / 2 & 1);
+      const int blocks = shared.tile[round % 2].blocks;
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(&shared.tile_empty[round % 2]);
+      if (blocks < 0) {
+        if (warp == 1 && round == 0) hand_on();
+        return;
+      }
+      if constexpr (Traits::kFp8) widen(warp, 2 * blocks);
+    }
+  }
+
+  // This warp's share of the next `slots` of the ring.
+  __device__ void widen(int warp, int slots) {
+#pragma unroll 1
+    for (int i = 0; i < slots; ++i) {
+      mbarrier_wait(&shared.raw_full[cursor.slot], cursor.parity);
+      widen_tile<Traits::kConsumers, 1>(shared.ring[cursor.slot], warp, lane);
+      if (lane == 0) mbarrier_arrive(&shared.ring_full[cursor.slot]);
+      cursor.advance();
+    }
+  }
+
+  // One thread does this.
+  __device__ void load_blocks() {
+    for (int round = 0;; ++round) {
+      mbarrier_wait(&shared.tile_full[round % 2], round / 2 & 1);
+      const int blocks = shared.tile[round % 2].blocks;
+      const int64_t unit = shared.tile[round % 2].unit;
+      mbarrier_arrive(&shared.tile_empty[round % 2]);
+      if (blocks < 0) return;
+      const auto* list =
+          reinterpret_cast<const int4*>(static_cast<const char*>(p.workspace) + ws.union_blocks) +
+          unit * ws.tile_queries * p.top_k;
+      int4 block = __ldcg(list);
+#pragma unroll 1
+      for (int i = 0; i < 2 * blocks; ++i) {  // K and V in turn
+        mbarrier_wait(&shared.ring_empty[cursor.slot], cursor.parity ^ 1);
+        *reinterpret_cast<int4*>(&shared.block[cursor.slot]) = block;
+        if constexpr (Traits::kFp8) {
+          mbarrier_arrive_expect(&shared.raw_full[cursor.slot], sizeof(shared.ring[0][1]));
+          tma_load_2d(shared.ring[cursor.slot][1], &maps.kv, &shared.raw_full[cursor.slot], 0, block.y);
+        } else {
+          mbarrier_arrive_expect(&shared.ring_full[cursor.slot], sizeof(shared.ring[0]));
+          tma_load_3d(shared.ring[cursor.slot], &maps.kv, &shared.ring_full[cursor.slot], 0, block.y, 0);
+        }
+        cursor.advance();
+        block.y += Traits::kBlock;
+        if (i % 2 == 1) block = __ldcg(list + min(i / 2 + 1, blocks - 1));
+      }
+    }
+  }
+};
+
+// A warpgroup's arithmetic.
+template <typename Traits>
+struct UnionConsumer {
+  const AttendPrefillParams& p;
+  const PrefillMaps& maps;
+  AttendUnionShared<Traits>& shared;
+  int wg, warp, lane;  // warp within the warpgroup
+  RingCursor<Traits::kRing> cursor;
+  float scale_log2;      // of the scores
+  float top[2], sum[2];  // running maximum (log2), and this thread's part of the sum, of its two rows
+
+  // Groups of eight rows of Q are 2048 bytes apart, the other half of the channels between them.
+  static constexpr uint64_t kGroupStrideOfQ = uint64_t{(2048 - 1024) >> 4} << 32;
+
+  __device__ void issue_scores(float (&s)[64]) const {
+    const uint64_t a = wgmma_descriptor(&shared.q[wg]) + kGroupStrideOfQ;
+    const uint64_t b = wgmma_descriptor(&shared.ring[cursor.slot]);
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 8; ++step)
+      wgmma_64x128x16(s, a + (step / 4 * 1024 + step % 4 * 32) / 16,
+                      b + (step / 4 * static_cast<int>(sizeof(shared.ring[0][0])) + step % 4 * 32) / 16,
+                      step > 0);
+    wgmma_commit();
+  }
+
+  __device__ void issue_values(const uint32_t (&a)[8][4], float (&o)[64]) const {
+    const uint64_t b = wgmma_descriptor(&shared.ring[cursor.slot], sizeof(shared.ring[0][0]));
+    wgmma_fence();
+#pragma unroll
+    for (int step = 0; step < 8; ++step) wgmma_64x128x16<1>(o, a[step], b + step * 2048 / 16, 1);
+    wgmma_commit();
+  }
+
+  // Keys past `limit` are not there for the row (h = 0: rows lane / 4, 1: eight further).
+  __device__ void mask(float (&s)[64], int h, int limit) const {
+#pragma unroll
+    for (int j = 0; j < 16; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        if (8 * j + 2 * (lane % 4) + e > limit) s[4 * j + 2 * h + e] = -INFINITY;
+  }
+
+  static __device__ float exp2_approx(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+  }
+
+  // Scores to bf16 exponentials relative to each row's running maximum, in the fragments of A; output and
+  // sums so far follow the maximum.
+  __device__ void softmax(float (&s)[64], uint32_t (&a)[8][4], float (&o)[64]) {
+    float base[2], correction[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float best[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+      for (int j = 0; j < 16; ++j)
+        best[j % 2] = fmaxf(best[j % 2], fmaxf(s[4 * j + 2 * h], s[4 * j + 2 * h + 1]));
+      float both = fmaxf(best[0], best[1]);
+      both = fmaxf(both, __shfl_xor_sync(~0u, both, 1));
+      both = fmaxf(both, __shfl_xor_sync(~0u, both, 2));
+      const float now = fmaxf(top[h], both * scale_log2);
+      base[h] = now == -INFINITY ? 0 : now;  // a row that has chosen nothing yet
+      correction[h] = exp2_approx(top[h] - base[h]);
+      top[h] = now;
+    }
+    if (__any_sync(~0u, correction[0] != 1 || correction[1] != 1)) {
+#pragma unroll
+      for (int i = 0; i < 64; ++i) o[i] *= correction[i / 2 % 2];
+      sum[0] *= correction[0], sum[1] *= correction[1];
+    }
+    float total[2][2] = {};
+#pragma unroll
+    for (int j = 0; j < 16; ++j) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float e0 = exp2_approx(fmaf(s[4 * j + 2 * h], scale_log2, -base[h]));
+        const float e1 = exp2_approx(fmaf(s[4 * j + 2 * h + 1], scale_log2, -base[h]));
+        total[h][0] += e0, total[h][1] += e1;
+        const __nv_bfloat162 pair = __floats2bfloat162_rn(e0, e1);
+        a[j / 2][j % 2 * 2 + h] = *reinterpret_cast<const uint32_t*>(&pair);
+      }
+    }
+    sum[0] += total[0][0] + total[0][1], sum[1] += total[1][0] + total[1][1];
+  }
+
+  // Unwritten keys may hold NaN, and 0 * NaN is NaN. All warpgroups write the same zeros, so they need not
+  // agree on who does.
+  __device__ void clear_unwritten(int visible) const {
+    for (int i = visible * 8 + warp * 32 + lane; i < Traits::kBlock * 8; i += 128)
+      for (int h = 0; h < 2; ++h)
+        reinterpret_cast<uint4*>(shared.ring[cursor.slot][h])[i] = make_uint4(0, 0, 0, 0);
+    fence_async_shared();
+    named_barrier_sync(1 + wg, 128);
+  }
+
+  __device__ void release_slot() {
+    if (lane == 0) mbarrier_arrive(&shared.ring_empty[cursor.slot]);
+    cursor.advance();
+  }
+
+  // One block; `position` is that of the warpgroup's first query.
+  __device__ void walk(int position, int seq_len, float (&o)[64]) {
+    mbarrier_wait(&shared.ring_full[cursor.slot], cursor.parity);
+    const UnionBlock& block = shared.block[cursor.slot];
+    const int first_key = block.first_key;
+    const uint32_t chosen = block.mask[wg / 2] >> wg % 2 * 16 & 0xffff;
+    if (chosen == 0) {
+      __syncwarp();
+      release_slot();
+      // V's slot may still belong to an earlier block until its copy has landed.
+      mbarrier_wait(&shared.ring_full[cursor.slot], cursor.parity);
+      return release_slot();
+    }
+    float s[64];
+    issue_scores(s);
+    int limit[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int query = (warp * 16 + lane / 4 + 8 * h) / Traits::kGroup;
+      limit[h] = chosen >> query & 1 ? position + query - first_key : -1;
+    }
+    wgmma_wait<0>();
+    wgmma_pin(s);
+    release_slot();
+    if (__any_sync(~0u, min(limit[0], limit[1]) < Traits::kBlock - 1))
+      mask(s, 0, limit[0]), mask(s, 1, limit[1]);
+    uint32_t a[8][4];
+    softmax(s, a, o);
+    mbarrier_wait(&shared.ring_full[cursor.slot], cursor.parity);
+    if (seq_len - first_key < Traits::kBlock) clear_unwritten(seq_len - first_key);
+    issue_values(a, o);
+    wgmma_wait<0>();
+    wgmma_pin(o);
+    release_slot();
+  }
+
+  // Through the place of Q, which has its layout already.
+  __device__ void store(const float (&o)[64], const UnionTile& tile) {
+    named_barrier_sync(1 + wg, 128);  // every warp has done with Q
+    char* q = reinterpret_cast<char*>(&shared.q[wg]);
+    const float value_scale = scale_of_values(p, tile.head);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float all = sum[h];
+      all += __shfl_xor_sync(~0u, all, 1);
+      all += __shfl_xor_sync(~0u, all, 2);
+      const float scale = all > 0 ? value_scale / all : 0;
+      char* row = q + (2 * warp + h) * 2048 + lane / 4 * 128 + lane % 4 * 4;
+#pragma unroll
+      for (int j = 0; j < 16; ++j)
+        *reinterpret_cast<__nv_bfloat162*>(row + j / 8 * 1024 + (j % 8 ^ lane / 4) * 16) =
+            __floats2bfloat162_rn(o[4 * j + 2 * h] * scale, o[4 * j + 2 * h + 1] * scale);
+    }
+    fence_async_shared();
+    named_barrier_sync(1 + wg, 128);
+    if (warp == 0) {
+      const int first = wg * Traits::kTileQueries + lane,
+                group = (tile.tile.first_row + first) * p.kv_heads + tile.head;
+      if (lane < Traits::kTileQueries && first < tile.tile.rows) {
+        if constexpr (Traits::kGroup >= 8) {
+          tma_store_4d(&shared.q[wg][lane * Traits::kGroup / 8], &maps.out, 0, 0, 0,
+                       group * (Traits::kGroup / 8));
+        } else {
+          for (int h = 0; h < 2; ++h)
+            tma_store_4d(&shared.q[wg][lane / 2][h][lane % 2 * 4], &maps.out, 0, 0, h, group);
+        }
+        bulk_commit();
+        bulk_wait_read<0>();  // the next tile's queries will lie there
+      }
+      __syncwarp();
+    }
+  }
+
+  __device__ void load_queries(const UnionTile& tile) {
+    const int first = wg * Traits::kTileQueries;
+    const int queries = min(max(tile.tile.rows - first, 0), Traits::kTileQueries);
+    if (lane == 0)
+      mbarrier_arrive_expect(&shared.q_full[wg],
+                             queries * Traits::kGroup * Traits::kDim * sizeof(__nv_bfloat16));
+    __syncwarp();
+    const int group = (tile.tile.first_row + first + lane) * p.kv_heads + tile.head;
+    if (lane >= queries) return;
+    if constexpr (Traits::kGroup >= 8) {
+      tma_load_4d(&shared.q[wg][lane * Traits::kGroup / 8], &maps.q, &shared.q_full[wg], 0, 0, 0,
+                  group * (Traits::kGroup / 8));
+    } else {
+      for (int h = 0; h < 2; ++h)  // two queries share each eight rows
+        tma_load_4d(&shared.q[wg][lane / 2][h][lane % 2 * 4], &maps.q, &shared.q_full[wg], 0, 0, h, group);
+    }
+  }
+
+  __device__ void attend() {
+    for (int round = 0;; ++round) {
+      mbarrier_wait(&shared.tile_full[round % 2], round / 2 & 1);
+      const UnionTile& tile = shared.tile[round % 2];
+      const int blocks = tile.blocks, seq_len = tile.tile.seq_len;
+      const int position = tile.tile.first_position + wg * Traits::kTileQueries;
+      if (blocks < 0) return;
+      if (warp == 0) load_queries(tile);
+      __syncwarp();
+      float o[64];
+#pragma unroll
+      for (int i = 0; i < 64; ++i) o[i] = 0;
+      scale_log2 = scale_of_keys(p, tile.head);
+      top[0] = top[1] = -INFINITY, sum[0] = sum[1] = 0;
+      mbarrier_wait(&shared.q_full[wg], round & 1);
+      for (int i = 0; i < blocks; ++i) walk(position, seq_len, o);
+      store(o, tile);
+      __syncwarp();
+      if (lane == 0) mbarrier_arrive(&shared.tile_empty[round % 2]);
+    }
+  }
+};
+
+template <typename Traits>
+__global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
+    attend_union_kernel(const __grid_constant__ AttendPrefillParams p,
+                        const __grid_constant__ AttendPrefillWorkspace ws,
+                        const __grid_constant__ PrefillMaps maps) {
+  extern __shared__ __align__(1024) unsigned char shared_bytes[];
+  auto& shared = *reinterpret_cast<AttendUnionShared<Traits>*>(shared_bytes);
+  const int wg = threadIdx.x / 128, warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < Traits::kRing; ++s)
+      mbarrier_init(&shared.raw_full[s], 1),
+          mbarrier_init(&shared.ring_full[s], Traits::kFp8 ? Traits::kConsumers : 1),
+          mbarrier_init(&shared.ring_empty[s], 4 * Traits::kConsumers);
+    for (int c = 0; c < Traits::kConsumers; ++c) mbarrier_init(&shared.q_full[c], 1);
+    for (int t = 0; t < 2; ++t)
+      mbarrier_init(&shared.tile_full[t], 1),
+          mbarrier_init(&shared.tile_empty[t], 5 * Traits::kConsumers + 1);
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (wg == 0) {
+    shrink_registers<Traits::kProducerRegisters>();
+    UnionProducer<Traits> producer = {p, ws, maps, shared, lane, {}};
+    if (warp < Traits::kConsumers)
+      producer.prepare(warp);
+    else if (lane == 0)
+      producer.load_blocks();
+  } else {
+    grow_registers<Traits::kConsumerRegisters>();
+    UnionConsumer<Traits>{p, maps, shared, wg - 1, warp, lane, {}, 0, {}, {}}.attend();
+  }
+}
+
+}  // namespace msa::sm90
