@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
-#include "text/output_parser.h"
+#include "text/output/output_parser.h"
 
 namespace {
 

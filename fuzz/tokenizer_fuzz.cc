@@ -6,10 +6,10 @@
 
 #include "base/check.h"
 #include "base/utf8.h"
-#include "text/detokenizer.h"
-#include "text/encode_cache.h"
-#include "text/tokenizer.h"
-#include "text/tokenizer_training.h"
+#include "text/synthetic/tokenizer_training.h"
+#include "text/tokenizer/detokenizer.h"
+#include "text/tokenizer/encode_cache.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace {
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Records what Hugging Face `tokenizers` does, as the truth for tests/text/tokenizer_golden_test.cc.
+"""Records what Hugging Face `tokenizers` does, as the truth for tests/text/tokenizer/tokenizer_golden_test.cc.
 
     build/venv/bin/python tools/make_tokenizer_goldens.py                 # writes tests/golden/tokenizer
     build/venv/bin/python tools/make_tokenizer_goldens.py --cases-only --seed 7 --out DIR

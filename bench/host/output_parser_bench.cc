@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/output_parser.h"
+#include "text/output/output_parser.h"
 
 namespace {
 
@@ -71,7 +71,7 @@ int main() {
   const std::string marker(kToolMarker);
   const std::string call =
       marker + "<tool_call>" + marker + "<invoke name=\"write\">" + marker + "<text>" + code;
-  for (const size_t chunk : {kTextBytes * 2, size_t{4096}, size_t{4}}) {
+  for (const size_t chunk : {kTextBytes * 2, size_t{4096}, size_t{64}, size_t{16}, size_t{4}}) {
     measure("prose", options, prose, chunk);
     measure("prose in reasoning", thinking, prose, chunk);
     measure("code", options, code, chunk);

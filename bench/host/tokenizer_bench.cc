@@ -1,19 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times the tokenizer on one core: texts from files, a megabyte of each kind of awkward input, and the next
-// turn of a long conversation through the cache of prefixes.
-//   tokenizer_bench TOKENIZER.json TEXT...
+// Times the tokenizer on one core: texts from files, the next turn of a long conversation through the cache
+// of prefixes (made of the last text), and a megabyte of each kind of awkward input.
+//   tokenizer_bench --tokenizer tokenizer.json [--corpus TEXT]... [--no-awkward]
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <ctime>
+#include <filesystem>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/mapped_file.h"
 #include "base/utf8.h"
-#include "text/encode_cache.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/encode_cache.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace {
 
@@ -110,26 +112,30 @@ void bench_next_turn(const Tokenizer& tokenizer, const std::string& text) {
               1e3 * times.back());
 }
 
-}  // namespace
+struct Arguments {
+  std::string tokenizer;
+  std::vector<std::string> corpora;
+  bool awkward = true;
+};
 
-int main(int argc, char** argv) {
-  if (argc < 3) {
-    std::fprintf(stderr, "usage: tokenizer_bench TOKENIZER.json TEXT...\n");
-    return 2;
+std::optional<Arguments> parse_arguments(int argc, char** argv) {
+  Arguments arguments;
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view option = argv[i];
+    if (option == "--no-awkward")
+      arguments.awkward = false;
+    else if (option == "--tokenizer" && i + 1 < argc)
+      arguments.tokenizer = argv[++i];
+    else if (option == "--corpus" && i + 1 < argc)
+      arguments.corpora.emplace_back(argv[++i]);
+    else
+      return std::nullopt;
   }
-  const auto json = read_text_file(argv[1], size_t{256} << 20);
-  if (!json.ok()) return std::fprintf(stderr, "%s\n", json.error().message.c_str()), 2;
-  const double start = cpu_seconds();
-  const auto tokenizer = Tokenizer::parse(json.value());
-  if (!tokenizer.ok()) return std::fprintf(stderr, "%s\n", tokenizer.error().message.c_str()), 2;
-  std::printf("%d ids, loaded in %.0f ms\n", tokenizer.value().vocab_size(), 1e3 * (cpu_seconds() - start));
-  std::string last;
-  for (int i = 2; i < argc; ++i) {
-    const auto text = read_text_file(argv[i], size_t{1} << 30);
-    if (!text.ok()) return std::fprintf(stderr, "%s\n", text.error().message.c_str()), 2;
-    bench_text(tokenizer.value(), argv[i], last = text.value());
-  }
-  bench_next_turn(tokenizer.value(), last);
+  if (arguments.tokenizer.empty()) return std::nullopt;
+  return arguments;
+}
+
+void bench_awkward(const Tokenizer& tokenizer) {
   const std::pair<const char*, std::string> awkward[] = {
       {"a", repeated("a")},
       {"A", repeated("A")},
@@ -155,6 +161,34 @@ int main(int argc, char** argv) {
       {"random ideographs", ideographs()},
       {"emoji", repeated("\xF0\x9F\x98\x80")},
   };
-  for (const auto& [name, text] : awkward) bench_text(tokenizer.value(), name, text);
+  for (const auto& [name, text] : awkward) bench_text(tokenizer, name, text);
+}
+
+int run(const Arguments& arguments) {
+  const auto fail = [](const Error& error) { return std::fprintf(stderr, "%s\n", error.message.c_str()), 2; };
+  const auto json = read_text_file(arguments.tokenizer, size_t{256} << 20);
+  if (!json.ok()) return fail(json.error());
+  const double start = cpu_seconds();
+  const auto tokenizer = Tokenizer::parse(json.value());
+  if (!tokenizer.ok()) return fail(tokenizer.error());
+  std::printf("%d ids, loaded in %.0f ms\n", tokenizer.value().vocab_size(), 1e3 * (cpu_seconds() - start));
+  std::string last;
+  for (const std::string& file : arguments.corpora) {
+    const auto text = read_text_file(file, size_t{1} << 30);
+    if (!text.ok()) return fail(text.error());
+    bench_text(tokenizer.value(), std::filesystem::path(file).filename().c_str(), last = text.value());
+  }
+  if (!last.empty()) bench_next_turn(tokenizer.value(), last);
+  if (arguments.awkward) bench_awkward(tokenizer.value());
   return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const auto arguments = parse_arguments(argc, argv);
+  if (arguments) return run(*arguments);
+  std::fprintf(stderr,
+               "usage: tokenizer_bench --tokenizer tokenizer.json [--corpus TEXT]... [--no-awkward]\n");
+  return 2;
 }

@@ -2,6 +2,7 @@
 #include "base/utf8.h"
 
 #include <cstring>
+#include <utility>
 
 namespace sparrow {
 namespace {
@@ -54,16 +55,43 @@ size_t valid_utf8_prefix(std::string_view text) {
 }
 
 std::string replace_invalid_utf8(std::string_view text) {
+  Utf8Stream stream;
   std::string out;
   out.reserve(text.size());
-  while (true) {
-    const size_t valid = valid_utf8_prefix(text);
-    out += text.substr(0, valid);
-    text.remove_prefix(valid);
-    if (text.empty()) return out;
-    out += kReplacementUtf8;
-    text.remove_prefix(decode_utf8(text).length);
+  const std::string_view certain = stream.push(text, out);
+  if (certain.data() != out.data()) out = certain;
+  return out += stream.finish();
+}
+
+std::string_view Utf8Stream::push(std::string_view bytes, std::string& repaired) {
+  if (waiting_.empty()) {
+    const size_t valid = valid_utf8_prefix(bytes);
+    if (valid == bytes.size()) return bytes;
+    if (const std::string_view rest = bytes.substr(valid); decode_utf8(rest).truncated) {
+      waiting_ = rest;
+      return bytes.substr(0, valid);
+    }
   }
+  const std::string joined = std::exchange(waiting_, {}).append(bytes);
+  std::string_view rest = joined;
+  repaired.clear();
+  while (true) {
+    const size_t valid = valid_utf8_prefix(rest);
+    repaired += rest.substr(0, valid);
+    rest.remove_prefix(valid);
+    if (rest.empty()) return repaired;
+    const Utf8Char broken = decode_utf8(rest);
+    if (broken.truncated) {
+      waiting_ = rest;
+      return repaired;
+    }
+    repaired += kReplacementUtf8;
+    rest.remove_prefix(broken.length);
+  }
+}
+
+std::string_view Utf8Stream::finish() {
+  return std::exchange(waiting_, {}).empty() ? std::string_view() : kReplacementUtf8;
 }
 
 void append_utf8(std::string& out, uint32_t c) {

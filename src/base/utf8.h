@@ -29,6 +29,19 @@ size_t valid_utf8_prefix(std::string_view text);
 // The text with replacements for what is not UTF-8.
 std::string replace_invalid_utf8(std::string_view text);
 
+// Bytes that come in pieces, cut anywhere -> UTF-8. What it has given out is never taken back: a character
+// goes out when it is whole, a replacement only when no further byte could have completed what it stands for.
+class Utf8Stream {
+ public:
+  // What the next bytes make certain: a view of `bytes` where they can stand as they are, else of `repaired`.
+  std::string_view push(std::string_view bytes, std::string& repaired);
+  // No more bytes come: the replacement of those that still waited, if any. As new afterwards.
+  std::string_view finish();
+
+ private:
+  std::string waiting_;  // at most three bytes that begin a character
+};
+
 // Surrogates and values past U+10FFFF become U+FFFD.
 void append_utf8(std::string& out, uint32_t code_point);
 

@@ -11,8 +11,8 @@
 #include "base/json_writer.h"
 #include "base/mapped_file.h"
 #include "text/chat_template.h"
-#include "text/output_parser.h"
-#include "text/tokenizer.h"
+#include "text/output/output_parser.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace sparrow::cli {
 namespace {
@@ -41,8 +41,12 @@ void write_json(JsonWriter& out, const Json& value) {
     out.string(text.value());
   } else if (const auto truth = value.as_bool(); truth.ok()) {
     out.boolean(truth.value());
+  } else if (const auto digits = value.integer_digits()) {
+    out.raw(*digits);
+  } else if (value.as_number().ok()) {
+    out.raw(value.brief());
   } else {
-    out.raw(value.brief());  // numbers and null
+    out.null();  // also for numbers past the largest: JSON has no infinity
   }
 }
 

@@ -8,8 +8,8 @@
 #include "cli/corpus.h"
 #include "model/config.h"
 #include "model/synthetic.h"
-#include "text/synthetic_template.h"
-#include "text/tokenizer_training.h"
+#include "text/synthetic/synthetic_template.h"
+#include "text/synthetic/tokenizer_training.h"
 
 namespace sparrow::cli {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/utf8.h"
 #include "cli/commands.h"
 #include "model/config.h"
-#include "text/tokenizer.h"
+#include "text/tokenizer/tokenizer.h"
 
 namespace sparrow::cli {
 namespace {

@@ -5,11 +5,11 @@
 
 #include "base/mapped_file.h"
 #include "base/strf.h"
-#include "text/jinja/compare.h"
-#include "text/jinja/from_json.h"
-#include "text/jinja/interpreter.h"
-#include "text/jinja/parser.h"
-#include "text/jinja/unicode.h"
+#include "text/jinja/run/interpreter.h"
+#include "text/jinja/syntax/parser.h"
+#include "text/jinja/value/compare.h"
+#include "text/jinja/value/from_json.h"
+#include "text/jinja/value/unicode.h"
 
 namespace sparrow {
 

@@ -12,8 +12,8 @@
 
 #include "base/json.h"
 #include "base/result.h"
-#include "text/jinja/ast.h"
-#include "text/jinja/heap.h"
+#include "text/jinja/syntax/ast.h"
+#include "text/jinja/value/heap.h"
 #include "text/messages.h"
 
 namespace sparrow {

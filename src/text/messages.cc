@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/strf.h"
-#include "text/jinja/from_json.h"
+#include "text/jinja/value/from_json.h"
 
 namespace sparrow {
 

@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "base/result.h"
-#include "text/jinja/heap.h"
+#include "text/jinja/value/heap.h"
 
 namespace sparrow {
 

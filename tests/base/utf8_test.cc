@@ -70,5 +70,42 @@ TEST(Utf8, ValidPrefixStopsAtTheFirstBadByteWhereverItLies) {
   }
 }
 
+// The text in pieces cut before each of `cuts`, put together again.
+std::string streamed(std::string_view text, std::initializer_list<size_t> cuts) {
+  Utf8Stream stream;
+  std::string out, repaired;
+  size_t from = 0;
+  for (const size_t cut : cuts) {
+    const std::string_view next = stream.push(text.substr(from, cut - from), repaired);
+    EXPECT_EQ(valid_utf8_prefix(next), next.size());
+    out += next;
+    from = cut;
+  }
+  out += stream.push(text.substr(from), repaired);
+  return out += stream.finish();
+}
+
+TEST(Utf8Stream, EveryCutGivesTheSameText) {
+  const std::string_view texts[] = {
+      "plain",    "\xC3\xA9t\xC3\xA9",     "\xF0\x9F\x98\x80", "a\xF0\x9F\x98", "\xF0\x9F\xC3\xA9",
+      "\xE2\x82", "\xFF\xFE\xED\xA0\x80z", "\xC3\xC3\xA9"};
+  for (const std::string_view text : texts)
+    for (size_t first = 0; first <= text.size(); ++first)
+      for (size_t second = first; second <= text.size(); ++second)
+        EXPECT_EQ(streamed(text, {first, second}), replace_invalid_utf8(text)) << first << " " << second;
+}
+
+TEST(Utf8Stream, BytesThatMayYetBecomeACharacterWait) {
+  Utf8Stream stream;
+  std::string repaired;
+  EXPECT_EQ(stream.push("a\xE2\x82", repaired), "a");
+  EXPECT_EQ(stream.push("", repaired), "");
+  EXPECT_EQ(stream.push("\xAC!", repaired), "\xE2\x82\xAC!");
+  EXPECT_EQ(stream.finish(), "");
+  EXPECT_EQ(stream.push("\xE2", repaired), "");
+  EXPECT_EQ(stream.finish(), kReplacementUtf8);
+  EXPECT_EQ(stream.push("new", repaired), "new");
+}
+
 }  // namespace
 }  // namespace sparrow

@@ -82,28 +82,30 @@ TEST(DebugText, RendersWithTheGivenTemplateAndEveryKeyOfTheRequest) {
 }
 
 TEST(DebugText, BadLinesAreAnsweredAndTheNextOneIsRead) {
-  EXPECT_EQ(answers("\n[1\n3\n{}\n"
-                    R"({"op":"fly","id":1})"
-                    "\n"
-                    R"({"op":"parse_tools","id":{"n":[1.5,null,true]}})"
-                    "\n"
-                    R"({"op":"parse_tools","chunks":[3]})"
-                    "\n"
-                    R"({"op":"parse_tools","chunks_hex":["0g"]})"
-                    "\n"
-                    R"({"op":"parse_tools","chunks":[],"tools":[{}]})"
-                    "\n"
-                    R"({"op":"render_chat","input_format":"xml","messages":[]})"
-                    "\n"
-                    R"({"op":"tokenize","text":"a"})"
-                    "\n"
-                    R"({"op":"parse_tools","chunks":["ok"]})"),
-            R"({"error":"the line is not valid JSON: incomplete JSON at line 1, column 1"}
+  EXPECT_EQ(
+      answers(
+          "\n[1\n3\n{}\n"
+          R"({"op":"fly","id":1})"
+          "\n"
+          R"({"op":"parse_tools","id":{"n":[1.5,null,true,1e400,1234567890123456789012345678901234567890123456789012345678901234567890]}})"
+          "\n"
+          R"({"op":"parse_tools","chunks":[3]})"
+          "\n"
+          R"({"op":"parse_tools","chunks_hex":["0g"]})"
+          "\n"
+          R"({"op":"parse_tools","chunks":[],"tools":[{}]})"
+          "\n"
+          R"({"op":"render_chat","input_format":"xml","messages":[]})"
+          "\n"
+          R"({"op":"tokenize","text":"a"})"
+          "\n"
+          R"({"op":"parse_tools","chunks":["ok"]})"),
+      R"({"error":"the line is not valid JSON: incomplete JSON at line 1, column 1"}
 {"error":"the line is not valid JSON: incomplete JSON at line 1, column 3"}
 {"error":"the document must be an object, got 3"}
 {"error":"op is missing"}
 {"id":1,"error":"op must be render_chat, parse_tools, parse_reasoning, parse_output, tokenize or detokenize, got \"fly\""}
-{"id":{"n":[1.5,null,true]},"error":"chunks is missing"}
+{"id":{"n":[1.5,null,true,null,1234567890123456789012345678901234567890123456789012345678901234567890]},"error":"chunks is missing"}
 {"error":"chunks[0] must be a string, got 3"}
 {"error":"chunks_hex[0] must be pairs of hex digits, got \"0g\""}
 {"error":"tools[0].name is missing"}

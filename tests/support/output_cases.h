@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "text/output_parser.h"
+#include "text/output/output_parser.h"
 
 namespace sparrow {
 

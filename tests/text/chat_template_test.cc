@@ -7,7 +7,7 @@
 #include <filesystem>
 
 #include "base/mapped_file.h"
-#include "text/synthetic_template.h"
+#include "text/synthetic/synthetic_template.h"
 
 namespace sparrow {
 namespace {

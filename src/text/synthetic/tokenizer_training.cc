@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/synthetic/tokenizer_training.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <queue>
+#include <set>
+#include <vector>
+
+#include "base/json_writer.h"
+#include "base/utf8.h"
+#include "text/m3_tokens.h"
+#include "text/tokenizer/pretokenize.h"
+#include "text/tokenizer/tokenizer_file.h"
+
+namespace sparrow {
+namespace {
+
+using Pair = std::pair<int32_t, int32_t>;
+
+struct Word {
+  std::vector<int32_t> symbols;
+  int64_t count;
+};
+
+// Words of the corpus in the order of their text, so that nothing depends on how a hash table is laid out.
+Result<std::vector<Word>> count_words(std::string_view corpus) {
+  const Pretokenizer pretokenizer = SPARROW_TRY(Pretokenizer::make({{.pattern = std::string(kM3Pattern)}}));
+  const std::vector<std::string_view> cut = SPARROW_TRY(pretokenizer.split(corpus));
+  std::map<std::string_view, int64_t> counts;
+  for (const std::string_view word : cut) ++counts[word];
+  std::vector<Word> words;
+  words.reserve(counts.size());
+  for (const auto& [text, count] : counts) {
+    Word word{{}, count};
+    for (const char c : text) word.symbols.push_back(static_cast<unsigned char>(c));
+    words.push_back(std::move(word));
+  }
+  return words;
+}
+
+// Pairs of neighbours with their counts and the words they occur in, kept up to date while pairs are merged.
+class PairCounts {
+ public:
+  explicit PairCounts(std::vector<Word> words) : words_(std::move(words)) {
+    for (size_t w = 0; w < words_.size(); ++w) add(w, +1);
+    for (const auto& [pair, info] : pairs_) queue_.push({info.count, pair});
+  }
+
+  // The most frequent pair that occurs at least twice, of equals the one with the lower ids.
+  bool most_frequent(Pair& pair) {
+    while (!queue_.empty()) {
+      const Candidate top = queue_.top();
+      queue_.pop();
+      const auto found = pairs_.find(top.pair);
+      if (found == pairs_.end() || found->second.count < 2) continue;
+      if (found->second.count == top.count) {
+        pair = top.pair;
+        return true;
+      }
+      queue_.push({found->second.count, top.pair});  // out of date
+    }
+    return false;
+  }
+
+  void merge(Pair pair, int32_t merged) {
+    const std::set<size_t> where = std::move(pairs_[pair].words);
+    touched_.clear();
+    for (const size_t w : where) {
+      add(w, -1);
+      std::vector<int32_t>& symbols = words_[w].symbols;
+      size_t out = 0;
+      for (size_t i = 0; i < symbols.size(); ++out) {
+        const bool here = i + 1 < symbols.size() && symbols[i] == pair.first && symbols[i + 1] == pair.second;
+        symbols[out] = here ? merged : symbols[i];
+        i += here ? 2 : 1;
+      }
+      symbols.resize(out);
+      add(w, +1);
+    }
+    pairs_.erase(pair);
+    for (const Pair& p : touched_)
+      if (const auto found = pairs_.find(p); found != pairs_.end()) queue_.push({found->second.count, p});
+  }
+
+ private:
+  struct Info {
+    int64_t count = 0;
+    std::set<size_t> words;
+  };
+  struct Candidate {
+    int64_t count;
+    Pair pair;
+    bool operator<(const Candidate& other) const {
+      return count != other.count ? count < other.count : pair > other.pair;
+    }
+  };
+
+  void add(size_t w, int sign) {
+    const Word& word = words_[w];
+    for (size_t i = 0; i + 1 < word.symbols.size(); ++i) {
+      const Pair pair{word.symbols[i], word.symbols[i + 1]};
+      Info& info = pairs_[pair];
+      info.count += sign * word.count;
+      if (sign < 0) {
+        info.words.erase(w);
+      } else {
+        info.words.insert(w);
+        touched_.insert(pair);
+      }
+    }
+  }
+
+  std::vector<Word> words_;
+  std::map<Pair, Info> pairs_;
+  std::priority_queue<Candidate> queue_;
+  std::set<Pair> touched_;  // by the merge under way
+};
+
+std::vector<Pair> learn_merges(std::vector<Word> words, int max_merges) {
+  PairCounts counts(std::move(words));
+  std::vector<Pair> merges;
+  Pair pair;
+  while (static_cast<int>(merges.size()) < max_merges && counts.most_frequent(pair)) {
+    counts.merge(pair, static_cast<int32_t>(256 + merges.size()));
+    merges.push_back(pair);
+  }
+  return merges;
+}
+
+void write_added_tokens(JsonWriter& json, int first_id) {
+  json.key("added_tokens").begin_array();
+  for (size_t i = 0; i < kM3AddedTokens.size(); ++i) {
+    json.begin_object()
+        .key("id")
+        .integer(first_id + static_cast<int>(i))
+        .key("content")
+        .string(kM3AddedTokens[i]);
+    for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized"}) json.key(flag).boolean(false);
+    json.key("special").boolean(i < kM3FirstVisible).end_object();
+  }
+  json.end_array();
+}
+
+void write_pretokenizer(JsonWriter& json) {
+  const auto byte_level = [&json] {
+    json.begin_object().key("type").string("ByteLevel").key("add_prefix_space").boolean(false);
+    json.key("trim_offsets").boolean(true).key("use_regex").boolean(false).end_object();
+  };
+  json.key("pre_tokenizer").begin_object().key("type").string("Sequence").key("pretokenizers").begin_array();
+  json.begin_object().key("type").string("Split").key("pattern");
+  json.begin_object().key("Regex").string(kM3Pattern).end_object();
+  json.key("behavior").string("Isolated").key("invert").boolean(false).end_object();
+  byte_level();
+  json.end_array().end_object();
+  json.key("post_processor").null().key("decoder");
+  byte_level();
+}
+
+void write_model(JsonWriter& json, const std::vector<Pair>& merges, int first_added_id) {
+  const auto alphabet = byte_level_alphabet();
+  std::vector<std::string> tokens(256);
+  for (size_t byte = 0; byte < 256; ++byte) append_utf8(tokens[byte], alphabet[byte]);
+  const auto text = [&tokens](int32_t id) -> const std::string& { return tokens[static_cast<size_t>(id)]; };
+  for (const auto& [left, right] : merges) tokens.push_back(text(left) + text(right));
+  json.key("model").begin_object().key("type").string("BPE");
+  for (const char* key : {"dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"})
+    json.key(key).null();
+  for (const char* key : {"fuse_unk", "byte_fallback", "ignore_merges"}) json.key(key).boolean(false);
+  json.key("vocab").begin_object();
+  for (size_t id = 0; id < tokens.size(); ++id) json.key(tokens[id]).integer(id);
+  // Readers number added tokens on from the vocabulary unless they find them in it.
+  if (static_cast<int>(tokens.size()) < first_added_id)
+    for (size_t i = 0; i < kM3AddedTokens.size(); ++i)
+      json.key(kM3AddedTokens[i]).integer(first_added_id + static_cast<int>(i));
+  json.end_object().key("merges").begin_array();
+  for (const auto& [left, right] : merges) json.string(text(left) + " " + text(right));
+  json.end_array().end_object();
+}
+
+}  // namespace
+
+Result<std::string> train_tokenizer(std::string_view corpus, int vocab_size) {
+  const int first_added_id = vocab_size - kM3ReservedRows;
+  if (first_added_id < 256)
+    return Error{Errc::kInvalidArgument,
+                 strf("vocab_size must be at least {}, got {}", 256 + kM3ReservedRows, vocab_size)};
+  const std::string text = replace_invalid_utf8(corpus);
+  const auto merges = learn_merges(SPARROW_TRY(count_words(text)), first_added_id - 256);
+  JsonWriter json;
+  json.begin_object().key("version").string("1.0").key("truncation").null().key("padding").null();
+  write_added_tokens(json, first_added_id);
+  json.key("normalizer").null();
+  write_pretokenizer(json);
+  write_model(json, merges, first_added_id);
+  json.end_object();
+  return json.take();
+}
+
+std::string trained_tokenizer_config() {
+  JsonWriter json;
+  json.begin_object()
+      .key("tokenizer_class")
+      .string("GPT2TokenizerFast")
+      .key("add_prefix_space")
+      .boolean(false);
+  json.key("bos_token").string(kM3Bos).key("eos_token").string(kM3Eos).key("unk_token").string(kM3Unk);
+  json.key("clean_up_tokenization_spaces").boolean(false).end_object();
+  return json.take();
+}
+
+}  // namespace sparrow

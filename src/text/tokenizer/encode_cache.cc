@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/tokenizer/encode_cache.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/utf8.h"
+
+namespace sparrow {
+namespace {
+
+// Shorter texts take less time than the bookkeeping.
+constexpr size_t kMinBytes = 2048;
+// What an entry may lose when it grows into the next turn: the end of its prompt, where the answer has taken
+// over.
+constexpr size_t kMaxLostBytes = 4096;
+
+size_t common_prefix(std::string_view a, std::string_view b) {
+  constexpr size_t kStep = 4096;  // memcmp is fast but does not say where texts part
+  const size_t size = std::min(a.size(), b.size());
+  size_t i = 0;
+  while (i + kStep <= size && std::memcmp(a.data() + i, b.data() + i, kStep) == 0) i += kStep;
+  while (i < size && a[i] == b[i]) ++i;
+  return i;
+}
+
+}  // namespace
+
+Result<std::vector<int32_t>> EncodeCache::encode(std::string_view text) {
+  if (text.size() < kMinBytes || !tokenizer_.checkpoint_margin()) return tokenizer_.encode(text);
+  std::vector<int32_t> ids;
+  const Start start = find(text, ids);
+  if (start.num_bytes == text.size()) return ids;
+  // The known part is valid, and it ends where a character does.
+  std::string repaired;
+  if (const std::string_view rest = text.substr(start.num_bytes); valid_utf8_prefix(rest) != rest.size()) {
+    repaired = std::string(text.substr(0, start.num_bytes)) + replace_invalid_utf8(rest);
+    text = repaired;
+  }
+  std::vector<EncodeCheckpoint> checkpoints;
+  SPARROW_TRY(tokenizer_.encode_from(text, start.num_bytes, Recognise::kAll, ids, &checkpoints));
+  store(text, start, ids, checkpoints);
+  return ids;
+}
+
+uint64_t EncodeCache::encoded_bytes() const {
+  const std::lock_guard lock(mutex_);
+  return encoded_bytes_;
+}
+
+EncodeCache::Start EncodeCache::find(std::string_view text, std::vector<int32_t>& ids) {
+  const size_t margin = *tokenizer_.checkpoint_margin();
+  const std::lock_guard lock(mutex_);
+  auto best = entries_.end();
+  EncodeCheckpoint from{0, 0};
+  for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    const size_t common = common_prefix(entry->text, text);
+    if (common == text.size() && common == entry->text.size()) {
+      best = entry;
+      from = {common, entry->ids.size()};
+      break;
+    }
+    const auto after = std::upper_bound(entry->checkpoints.begin(), entry->checkpoints.end(), common,
+                                        [margin](size_t bytes, const EncodeCheckpoint& checkpoint) {
+                                          return bytes < checkpoint.num_bytes + margin;
+                                        });
+    if (after == entry->checkpoints.begin() || after[-1].num_bytes <= from.num_bytes) continue;
+    best = entry;
+    from = after[-1];
+  }
+  if (best == entries_.end()) return {};
+  entries_.splice(entries_.begin(), entries_, best);
+  ids.reserve(from.num_ids + (text.size() - from.num_bytes) / 3 + 1);
+  ids.assign(best->ids.begin(), best->ids.begin() + static_cast<ptrdiff_t>(from.num_ids));
+  return {from.num_bytes, best->serial};
+}
+
+void EncodeCache::store(std::string_view text, Start start, const std::vector<int32_t>& ids,
+                        const std::vector<EncodeCheckpoint>& new_checkpoints) {
+  const std::lock_guard lock(mutex_);
+  encoded_bytes_ += text.size() - start.num_bytes;
+  const auto known = std::find_if(entries_.begin(), entries_.end(),
+                                  [&](const Entry& entry) { return entry.serial == start.serial; });
+  const auto is_kept = [&](const EncodeCheckpoint& checkpoint) {
+    return checkpoint.num_bytes <= start.num_bytes;
+  };
+  if (known != entries_.end() && known->text.size() <= start.num_bytes + kMaxLostBytes) {
+    const auto kept = std::find_if_not(known->checkpoints.begin(), known->checkpoints.end(), is_kept);
+    known->checkpoints.erase(kept, known->checkpoints.end());
+    const size_t num_ids = known->checkpoints.back().num_ids;
+    known->text.resize(start.num_bytes);
+    known->text += text.substr(start.num_bytes);
+    known->ids.resize(num_ids);
+    known->ids.insert(known->ids.end(), ids.begin() + static_cast<ptrdiff_t>(num_ids), ids.end());
+    known->checkpoints.insert(known->checkpoints.end(), new_checkpoints.begin(), new_checkpoints.end());
+    known->serial = ++last_serial_;
+  } else {
+    Entry entry{++last_serial_, {}, {}, {}};
+    // Room for some turns: moving megabytes would cost more than the next turn itself.
+    entry.text.reserve(text.size() + text.size() / 4);
+    entry.text = text;
+    entry.ids.reserve(ids.size() + ids.size() / 4);
+    entry.ids = ids;
+    if (known != entries_.end())
+      std::copy_if(known->checkpoints.begin(), known->checkpoints.end(),
+                   std::back_inserter(entry.checkpoints), is_kept);
+    entry.checkpoints.insert(entry.checkpoints.end(), new_checkpoints.begin(), new_checkpoints.end());
+    entries_.push_front(std::move(entry));
+  }
+  evict();
+}
+
+void EncodeCache::evict() {
+  size_t bytes = 0;
+  for (auto entry = entries_.begin(); entry != entries_.end();) {
+    bytes += entry->bytes();
+    entry = bytes > budget_bytes_ ? entries_.erase(entry) : std::next(entry);
+  }
+}
+
+}  // namespace sparrow
