@@ -275,7 +275,8 @@ std::optional<Json> Json::find(std::string_view key) const {
 Result<Json> Json::at(std::string_view key) const {
   SPARROW_TRY(expect_object());
   if (auto found = find(key)) return *found;
-  return Error{Errc::kInvalidArgument, strf("{} is missing", join(path_, key))};
+  const std::string path = join(path_, key);
+  return Error{Errc::kInvalidArgument, strf("{} is missing", path), path};
 }
 
 Error Json::error(std::string_view expectation) const {

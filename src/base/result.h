@@ -17,6 +17,8 @@ enum class Errc {
   kCorrupt,          // a file contradicts itself or its format
   kUnsupported,      // well formed, but not something this build can do
   kIo,               // the operating system said no
+  kBusy,             // a queue is full: the same call may succeed later
+  kStopped,          // shutting down: the same call will not succeed
 };
 
 struct Error {

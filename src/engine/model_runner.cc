@@ -26,6 +26,16 @@ void append(Batch& batch, const SequenceSlice& slice) {
   batch.seq_lens.push_back(static_cast<int32_t>(sequence.num_computed + slice.num_tokens));
 }
 
+void clear(Batch& batch) {
+  batch.ids.clear();
+  batch.positions.clear();
+  batch.slots.clear();
+  batch.cu_seqlens_q.assign(1, 0);
+  batch.seq_lens.clear();
+  batch.logit_rows.clear();
+  batch.max_blocks = 0;
+}
+
 void fill_block_table(Batch& batch, std::span<const SequenceSlice> slices) {
   for (const SequenceSlice& slice : slices)
     batch.max_blocks = std::max(batch.max_blocks, static_cast<int>(slice.sequence->blocks.blocks().size()));
@@ -65,25 +75,24 @@ ModelRunner::ModelRunner(const ModelConfig& config, const Weights& weights, cons
       exec_{threads_, scratch_, options.isa} {}
 
 Result<Tensor> ModelRunner::run(std::span<const SequenceSlice> slices, Capture* capture) {
-  Batch batch;
-  batch.cu_seqlens_q.push_back(0);
+  clear(batch_);
   for (const SequenceSlice& slice : slices) {
     Sequence& sequence = *slice.sequence;
     SPARROW_CHECK_LE(sequence.num_computed + slice.num_tokens, static_cast<int64_t>(sequence.ids.size()));
     if (!sequence.blocks.reserve(sequence.num_computed + slice.num_tokens))
       return Error{Errc::kInvalidArgument, strf("the cache of {} blocks is full", pool_.num_blocks())};
-    append(batch, slice);
+    append(batch_, slice);
   }
-  fill_block_table(batch, slices);
-  const int64_t rows = static_cast<int64_t>(batch.logit_rows.size());
+  fill_block_table(batch_, slices);
+  const int64_t rows = static_cast<int64_t>(batch_.logit_rows.size());
   logits_.resize(rows * config_.vocab_size);
   const Tensor logits(logits_.data(), DType::kF32, {rows, config_.vocab_size});
-  model_.forward(exec_, batch, cache_, logits, capture);
+  model_.forward(exec_, batch_, cache_, logits, capture);
   for (const SequenceSlice& slice : slices) slice.sequence->num_computed += slice.num_tokens;
   return logits;
 }
 
-Result<Tensor> ModelRunner::prefill(Sequence& sequence, int chunk, const ProgressFn& progress) {
+Result<Tensor> ModelRunner::prefill(Sequence& sequence, int chunk) {
   const int64_t total = static_cast<int64_t>(sequence.ids.size());
   SPARROW_CHECK_LT(sequence.num_computed, total);
   for (;;) {
@@ -94,7 +103,6 @@ Result<Tensor> ModelRunner::prefill(Sequence& sequence, int chunk, const Progres
     const bool last = sequence.num_computed + slice.num_tokens == total;
     if (last) slice.logit_offsets = {slice.num_tokens - 1};
     Tensor logits = SPARROW_TRY(run({&slice, 1}));
-    if (progress) progress(sequence.num_computed, total);
     if (last) return logits;
   }
 }

@@ -9,10 +9,9 @@
 #include <span>
 #include <vector>
 
-#include "base/progress.h"
 #include "base/result.h"
+#include "engine/sequence.h"
 #include "kv/block_pool.h"
-#include "kv/block_table.h"
 #include "kv/kv_cache.h"
 #include "model/text_model.h"
 
@@ -23,13 +22,6 @@ struct RunnerOptions {
   int threads = ThreadPool::default_size();
   CpuIsa isa = ops::detect_cpu_isa();
   std::optional<uint64_t> block_order_seed;  // hand blocks out in this shuffled order
-};
-
-// One sequence's tokens and where they are cached. The first `num_computed` of them are in the cache.
-struct Sequence {
-  std::vector<int32_t> ids;
-  BlockTable blocks;
-  int64_t num_computed = 0;
 };
 
 // The next `num_tokens` uncomputed tokens of a sequence, and those of them (0 = first) whose logits are
@@ -47,15 +39,20 @@ class ModelRunner {
                                                      const RunnerOptions& options);
 
   // An empty sequence; it must not outlive the runner.
-  Sequence new_sequence() { return {.ids = {}, .blocks = BlockTable(pool_), .num_computed = 0}; }
+  Sequence new_sequence() { return {.ids = {}, .blocks = BlockTable(pool_)}; }
+
+  // Copies whole blocks, in this order.
+  void copy_blocks(std::span<const BlockCopy> copies) { cache_.copy_blocks(copies); }
 
   // Runs the slices as one batch and counts their tokens as computed. The logits, [wanted rows, vocabulary]
   // in slice order, stay valid until the next call. Error: the cache is full.
   Result<Tensor> run(std::span<const SequenceSlice> slices, Capture* capture = nullptr);
 
   // Runs all tokens of a sequence in chunks of at most `chunk`; returns the logits of its last token.
-  Result<Tensor> prefill(Sequence& sequence, int chunk, const ProgressFn& progress = {});
+  Result<Tensor> prefill(Sequence& sequence, int chunk);
 
+  BlockPool& pool() { return pool_; }
+  const KvCache& cache() const { return cache_; }
   int num_threads() const { return threads_.size(); }
   CpuIsa isa() const { return exec_.isa; }
   size_t cache_bytes() const { return cache_.shape().block_bytes() * cache_.shape().num_blocks; }
@@ -70,6 +67,7 @@ class ModelRunner {
   ThreadPool threads_;
   Scratch scratch_;
   Exec exec_;
+  Batch batch_;  // kept for its memory
   std::vector<float> logits_;
 };
 

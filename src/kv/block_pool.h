@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// BlockPool: which physical blocks are free. Host only, engine thread only.
+// BlockPool: who owns each physical block. A block is in use (one owner or several), cached (no owner, but
+// its content is known and may be wanted again) or free; the three always add up to the whole pool. Host
+// only, engine thread only.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -12,19 +15,54 @@ using BlockId = int32_t;
 
 class BlockPool {
  public:
-  // Blocks are handed out in ascending order, or in one shuffled by `order_seed`: nothing may depend on the
-  // order.
+  // Free blocks are handed out in ascending order, or in one shuffled by `order_seed`: nothing may depend on
+  // the order.
   explicit BlockPool(int num_blocks, std::optional<uint64_t> order_seed = std::nullopt);
+  BlockPool(const BlockPool&) = delete;
+  BlockPool& operator=(const BlockPool&) = delete;
 
-  std::optional<BlockId> take();  // nullopt: the pool is full
+  // A block with one owner: a free one, or else the cached one that was released longest ago, whose content
+  // is forgotten. nullopt: every block is in use.
+  std::optional<BlockId> take();
+  // One more owner of a block that is in use or cached.
+  void share(BlockId block);
+  // One owner less. The last one leaves the block cached if its content is kept, and free otherwise.
   void release(BlockId block);
 
-  int num_blocks() const { return static_cast<int>(in_use_.size()); }
+  // The content of a block in use is worth keeping after its last owner.
+  void keep(BlockId block);
+  // No content is worth keeping any more: cached blocks become free.
+  void keep_nothing();
+  // Called with each kept block that take() hands out anew, before it does.
+  void on_evict(std::function<void(BlockId)> forget) { forget_ = std::move(forget); }
+
+  int num_owners(BlockId block) const { return blocks_[block].owners; }
+  bool is_kept(BlockId block) const { return blocks_[block].kept; }
+
+  int num_blocks() const { return static_cast<int>(blocks_.size()); }
+  int num_in_use() const { return num_in_use_; }
+  int num_cached() const { return num_cached_; }
   int num_free() const { return static_cast<int>(free_.size()); }
+  int num_available() const { return num_cached() + num_free(); }  // what take() can still hand out
 
  private:
-  std::vector<BlockId> free_;    // taken from the back
-  std::vector<uint8_t> in_use_;  // [block]
+  // Cached blocks form a list, the longest released first.
+  struct Block {
+    int32_t owners = 0;
+    bool kept = false;
+    BlockId previous = kNone, next = kNone;
+  };
+  static constexpr BlockId kNone = -1;
+
+  void link(BlockId block);
+  void unlink(BlockId block);
+  void check_in_use(BlockId block) const;
+
+  std::vector<Block> blocks_;
+  std::vector<BlockId> free_;  // taken from the back
+  BlockId oldest_ = kNone, newest_ = kNone;
+  int num_in_use_ = 0, num_cached_ = 0;
+  std::function<void(BlockId)> forget_;
 };
 
 }  // namespace sparrow

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// BlockTable: the physical block of each logical block of one sequence. Owns its blocks and gives them back
-// to the pool, which must outlive it. Engine thread only.
+// BlockTable: the physical block of each logical block of one sequence. One of the owners of its blocks, and
+// gives them back to the pool, which must outlive it. Engine thread only.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -17,6 +18,12 @@ constexpr int64_t blocks_for_tokens(int64_t tokens) {
   return (tokens + kBlockTokens - 1) / kBlockTokens;
 }
 
+// The content of one block to be copied into another, all lanes of it.
+struct BlockCopy {
+  BlockId from, to;
+  bool operator==(const BlockCopy&) const = default;
+};
+
 class BlockTable {
  public:
   explicit BlockTable(BlockPool& pool) : pool_(&pool) {}
@@ -26,9 +33,21 @@ class BlockTable {
 
   // Takes blocks until `tokens` tokens fit. False: the pool is full; what was taken stays.
   bool reserve(int64_t tokens);
+  // Appends a block that is in use or cached, as one more owner.
+  void append_shared(BlockId block);
+  // Another table over the blocks of the first `tokens` tokens. Before either writes into one that is_shared:
+  // copy_on_write.
+  BlockTable fork(int64_t tokens) const;
+  bool is_shared(int64_t logical_block) const { return pool_->num_owners(blocks_[logical_block]) > 1; }
+  // Gives this table a block of its own in the place of a shared one, into which the shared one is to be
+  // copied. nullopt: the pool is full.
+  std::optional<BlockCopy> copy_on_write(int64_t logical_block);
+  // Puts `block`, of the same content, in the place of a block.
+  void replace(int64_t logical_block, BlockId block);
   void clear();
 
   std::span<const BlockId> blocks() const { return blocks_; }
+  int64_t capacity_tokens() const { return static_cast<int64_t>(blocks_.size()) * kBlockTokens; }
 
   // Where a token's entries lie: physical block * kBlockTokens + offset inside it.
   int64_t slot(int64_t position) const {

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 namespace sparrow {
@@ -44,6 +45,22 @@ Result<KvCache> KvCache::create(KvCacheShape shape) {
 
 void KvCache::Unmap::operator()(std::byte* memory) const {
   munmap(memory, bytes);
+}
+
+void KvCache::copy_blocks(std::span<const BlockCopy> copies) {
+  for (const BlockCopy& copy : copies) {
+    SPARROW_CHECK(copy.from >= 0 && copy.from < shape_.num_blocks && copy.to >= 0 &&
+                  copy.to < shape_.num_blocks);
+    if (copy.from == copy.to) continue;
+    const auto copy_page = [&](size_t offset, size_t bytes) {
+      std::memcpy(memory_.get() + offset + copy.to * bytes, memory_.get() + offset + copy.from * bytes,
+                  bytes);
+    };
+    for (int layer = 0; layer < shape_.num_layers(); ++layer) {
+      copy_page(kv_offset_[layer], shape_.kv_page_bytes());
+      if (shape_.layer_is_sparse[layer]) copy_page(index_offset_[layer], shape_.index_page_bytes());
+    }
+  }
 }
 
 void* KvCache::index_pages(int layer) const {

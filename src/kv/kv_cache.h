@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/result.h"
@@ -32,6 +33,9 @@ class KvCache {
   static Result<KvCache> create(KvCacheShape shape);
 
   const KvCacheShape& shape() const { return shape_; }
+
+  // Copies whole blocks, all lanes of them, one after the other in the order given.
+  void copy_blocks(std::span<const BlockCopy> copies);
 
   // [block][kv_head][K, V][token][dim]
   void* kv_pages(int layer) const { return memory_.get() + kv_offset_[layer]; }

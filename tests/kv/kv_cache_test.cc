@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace sparrow {
@@ -43,6 +44,41 @@ TEST(KvCache, PagesOfAllLayersAreApart) {
     EXPECT_EQ(static_cast<char*>(cache.index_pages(layer))[0], layer + 11);
     EXPECT_EQ(static_cast<char*>(cache.index_pages(layer))[index - 1], layer + 11);
   }
+}
+
+TEST(KvCache, ACopyOfABlockLeavesNoLaneBehind) {
+  const KvCacheShape shape = small_shape();
+  KvCache cache = KvCache::create(shape).value();
+  const auto page = [&](int layer, bool index, int block) {
+    const size_t bytes = index ? shape.index_page_bytes() : shape.kv_page_bytes();
+    void* pages = index ? cache.index_pages(layer) : cache.kv_pages(layer);
+    return std::span(static_cast<uint8_t*>(pages) + block * bytes, bytes);
+  };
+  const auto each_lane = [&](auto&& body) {
+    for (int layer = 0; layer < shape.num_layers(); ++layer)
+      for (int index = 0; index <= shape.layer_is_sparse[layer]; ++index) body(layer, index != 0);
+  };
+  const auto value = [](int layer, bool index, int block) {
+    return static_cast<uint8_t>(1 + 100 * index + 10 * layer + block);
+  };
+  each_lane([&](int layer, bool index) {
+    for (int block = 0; block < 3; ++block)
+      std::ranges::fill(page(layer, index, block), value(layer, index, block));
+  });
+  // In order: block 0 receives what block 1 held before.
+  cache.copy_blocks(std::vector<BlockCopy>{{1, 0}, {2, 1}, {2, 2}});
+  each_lane([&](int layer, bool index) {
+    for (const auto& [block, from] : {std::pair{0, 1}, {1, 2}, {2, 2}})
+      EXPECT_EQ(std::ranges::count(page(layer, index, block), value(layer, index, from)),
+                static_cast<int64_t>(page(layer, index, block).size()))
+          << "layer " << layer << " index " << index << " block " << block;
+  });
+}
+
+TEST(KvCacheDeathTest, ABlockOutsideTheCacheIsABug) {
+  KvCache cache = KvCache::create(small_shape()).value();
+  EXPECT_DEATH(cache.copy_blocks(std::vector<BlockCopy>{{0, 3}}), "num_blocks");
+  EXPECT_DEATH(cache.copy_blocks(std::vector<BlockCopy>{{-1, 0}}), "num_blocks");
 }
 
 TEST(KvCacheDeathTest, ADenseLayerHasNoIndexPages) {

@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine.h"
+
+#include <condition_variable>
+#include <future>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "engine/engine_core.h"
+
+namespace sparrow {
+namespace {
+
+// How long the engine sleeps when sequences are there and none can run: all are paused, or wait for a
+// deadline. Whatever changes that wakes it sooner.
+constexpr std::chrono::milliseconds kNap{10};
+
+Status check(const EngineOptions& options) {
+  const auto at_least = [](const char* field, int64_t value, int64_t least) -> Status {
+    if (value < least)
+      return Error{Errc::kInvalidArgument, strf("{} must be >= {}, got {}", field, least, value), field};
+    return Ok{};
+  };
+  SPARROW_TRY(at_least("cache_tokens", options.cache_tokens, 1));
+  SPARROW_TRY(at_least("threads", options.threads, 0));
+  SPARROW_TRY(at_least("max_model_tokens", options.max_model_tokens, 0));
+  SPARROW_TRY(at_least("max_queued_requests", options.max_queued_requests, 1));
+  return at_least("events_per_output", options.events_per_output, 1);
+}
+
+}  // namespace
+
+// What clients leave for the engine's thread, and it for them.
+struct Engine::Inbox {
+  struct Submission {
+    RequestId id;
+    Request request;
+    std::shared_ptr<TokenChannel> channel;
+  };
+
+  mutable std::mutex mutex;
+  std::condition_variable work, drained;
+  std::vector<Submission> submissions;
+  std::vector<RequestId> signals;  // requests to attend to
+  std::vector<std::promise<std::vector<WaitingSequence>>> questions;
+  RequestId last_id = 0;
+  int num_queued = 0, num_live = 0;  // requests, those just submitted not counted
+  bool draining = false, stopping = false;
+  EngineStats stats;
+
+  // A client's channel has something to say.
+  void signal(RequestId id) {
+    {
+      const std::lock_guard lock(mutex);
+      if (stopping) return;
+      signals.push_back(id);
+    }
+    work.notify_one();
+  }
+};
+
+Result<std::unique_ptr<Engine>> Engine::create(const ModelConfig& config, const Weights& weights,
+                                               const EngineOptions& options) {
+  SPARROW_TRY(check(options));
+  auto core = SPARROW_TRY(EngineCore::create(config, weights, options));
+  const RequestLimits limits = core->request_limits();
+  return std::unique_ptr<Engine>(new Engine(std::move(core), options, limits));
+}
+
+Engine::Engine(std::unique_ptr<EngineCore> core, const EngineOptions& options, const RequestLimits& limits)
+    : options_(options), limits_(limits), core_(std::move(core)), inbox_(std::make_shared<Inbox>()) {
+  const ModelRunner& runner = core_->runner();
+  info_ = {.kernels = ops::name_of(runner.isa()),
+           .threads = runner.num_threads(),
+           .cache_bytes = runner.cache_bytes(),
+           .cache_tokens = limits.cache_tokens};
+  inbox_->stats = core_->stats();
+  thread_ = std::thread([this] { loop(); });
+}
+
+Engine::~Engine() {
+  stop();
+}
+
+Result<std::unique_ptr<TokenStream>> Engine::submit(Request request) {
+  SPARROW_TRY(validate(request, limits_));
+  std::shared_ptr<TokenChannel> channel;
+  RequestId id = 0;
+  {
+    const std::lock_guard lock(inbox_->mutex);
+    if (inbox_->draining || inbox_->stopping)
+      return Error{Errc::kStopped, "the engine takes no more requests: it is shutting down"};
+    const int queued = inbox_->num_queued + static_cast<int>(inbox_->submissions.size());
+    if (queued >= options_.max_queued_requests)
+      return Error{Errc::kBusy, strf("{} requests are waiting and the queue holds {}: try again later",
+                                     queued, options_.max_queued_requests)};
+    id = ++inbox_->last_id;
+    channel = std::make_shared<TokenChannel>(request.num_outputs(), options_.events_per_output,
+                                             [inbox = inbox_, id] { inbox->signal(id); });
+    inbox_->submissions.push_back({id, std::move(request), channel});
+  }
+  inbox_->work.notify_one();
+  return std::make_unique<TokenStream>(std::move(channel), id);
+}
+
+EngineStats Engine::stats() const {
+  const std::lock_guard lock(inbox_->mutex);
+  EngineStats stats = inbox_->stats;
+  const int arriving = static_cast<int>(inbox_->submissions.size());
+  stats.live_requests = inbox_->num_live + arriving;
+  stats.queued_requests = inbox_->num_queued + arriving;
+  return stats;
+}
+
+std::vector<WaitingSequence> Engine::waiting() const {
+  std::future<std::vector<WaitingSequence>> answer;
+  {
+    const std::lock_guard lock(inbox_->mutex);
+    if (inbox_->stopping) return {};
+    answer = inbox_->questions.emplace_back().get_future();
+  }
+  inbox_->work.notify_one();
+  return answer.get();
+}
+
+void Engine::drain() {
+  std::unique_lock lock(inbox_->mutex);
+  inbox_->draining = true;
+  inbox_->drained.wait(
+      lock, [&] { return inbox_->stopping || (inbox_->submissions.empty() && inbox_->num_live == 0); });
+}
+
+void Engine::stop() {
+  {
+    const std::lock_guard lock(inbox_->mutex);
+    inbox_->stopping = true;
+  }
+  inbox_->work.notify_one();
+  inbox_->drained.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+// Hands what has arrived to the core, sleeping for it if there is nothing else to do. False: stop.
+bool Engine::take_inbox(bool can_run) {
+  std::vector<Inbox::Submission> submissions;
+  std::vector<RequestId> signals;
+  std::vector<std::promise<std::vector<WaitingSequence>>> questions;
+  bool stopping = false;
+  {
+    std::unique_lock lock(inbox_->mutex);
+    const auto something = [&] {
+      return inbox_->stopping || !inbox_->submissions.empty() || !inbox_->signals.empty() ||
+             !inbox_->questions.empty();
+    };
+    if (!can_run && core_->idle())
+      inbox_->work.wait(lock, something);
+    else if (!can_run)
+      inbox_->work.wait_for(lock, kNap, something);
+    submissions.swap(inbox_->submissions);
+    signals.swap(inbox_->signals);
+    questions.swap(inbox_->questions);
+    inbox_->num_queued += static_cast<int>(submissions.size());
+    inbox_->num_live += static_cast<int>(submissions.size());
+    stopping = inbox_->stopping;
+  }
+  const SchedulerTime now = std::chrono::steady_clock::now();
+  for (Inbox::Submission& s : submissions) core_->add(s.id, std::move(s.request), std::move(s.channel), now);
+  for (const RequestId id : signals) core_->attend(id);
+  if (stopping) core_->cancel_all();
+  for (auto& question : questions) question.set_value(core_->waiting());
+  return !stopping;
+}
+
+void Engine::loop() {
+  bool can_run = false;
+  for (bool go_on = true; go_on;) {
+    go_on = take_inbox(can_run);
+    can_run = go_on && core_->step(std::chrono::steady_clock::now());
+    {
+      const std::lock_guard lock(inbox_->mutex);
+      inbox_->stats = core_->stats();
+      inbox_->num_queued = inbox_->stats.queued_requests;
+    }
+    core_->deliver();
+    const std::lock_guard lock(inbox_->mutex);
+    inbox_->num_live = inbox_->stats.live_requests;
+    if (inbox_->num_live == 0 && inbox_->submissions.empty()) inbox_->drained.notify_all();
+  }
+}
+
+}  // namespace sparrow

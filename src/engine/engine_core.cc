@@ -1,0 +1,378 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/engine_core.h"
+
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+namespace sparrow {
+namespace {
+
+bool contains(std::span<const int32_t> ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+SchedulerLimits scheduler_limits(const EngineOptions& options, int64_t max_model_tokens) {
+  return {.max_batch_tokens = options.max_batch_tokens,
+          .max_sequences = options.max_sequences,
+          .max_model_tokens = max_model_tokens,
+          .prefix_caching = options.prefix_caching};
+}
+
+const char* name_of(WaitReason reason) {
+  switch (reason) {
+    case WaitReason::kTurn:
+      return "its turn";
+    case WaitReason::kSequences:
+      return "as many sequences as may are running";
+    case WaitReason::kBlocks:
+      return "blocks of the cache";
+    case WaitReason::kSharedPrefix:
+      return "another request computes its prefix";
+    case WaitReason::kPaused:
+      return "its reader";
+  }
+  return "?";
+}
+
+// Rows of a slice whose logits give the prompt's own probabilities: row p is about token p + 1.
+int64_t num_prompt_rows(const PlanSlice& slice, int64_t first_row) {
+  const int64_t end = std::min(slice.first + slice.num_tokens, slice.sequence->num_prompt_tokens - 1);
+  return std::max<int64_t>(end - first_row, 0);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<EngineCore>> EngineCore::create(const ModelConfig& config, const Weights& weights,
+                                                       const EngineOptions& options) {
+  const int64_t max_model_tokens =
+      options.max_model_tokens > 0 ? options.max_model_tokens : config.max_positions;
+  if (max_model_tokens > config.max_positions)
+    return Error{Errc::kInvalidArgument, strf("max_model_tokens {} exceeds the model's {} positions",
+                                              max_model_tokens, config.max_positions)};
+  SPARROW_TRY(validate(scheduler_limits(options, max_model_tokens)));
+  RunnerOptions runner_options{.cache_tokens = options.cache_tokens,
+                               .block_order_seed = options.block_order_seed};
+  if (options.threads > 0) runner_options.threads = options.threads;
+  auto runner = SPARROW_TRY(ModelRunner::create(config, weights, runner_options));
+  return std::unique_ptr<EngineCore>(new EngineCore(config, options, max_model_tokens, std::move(runner)));
+}
+
+EngineCore::EngineCore(const ModelConfig& config, const EngineOptions& options, int64_t max_model_tokens,
+                       std::unique_ptr<ModelRunner> runner)
+    : config_(config),
+      max_model_tokens_(max_model_tokens),
+      max_choices_(options.max_sequences),
+      runner_(std::move(runner)),
+      scheduler_(runner_->pool(), scheduler_limits(options, max_model_tokens)) {}
+
+RequestLimits EngineCore::request_limits() const {
+  return {.vocab_size = config_.vocab_size,
+          .max_tokens = max_model_tokens_,
+          .cache_tokens = int64_t{runner_->cache().shape().num_blocks} * kBlockTokens,
+          .max_choices = max_choices_};
+}
+
+void EngineCore::add(RequestId id, Request request, std::shared_ptr<TokenChannel> channel,
+                     SchedulerTime now) {
+  auto active = std::make_unique<ActiveRequest>();
+  ActiveRequest& r = *active;
+  r.id = id;
+  r.channel = std::move(channel);
+  r.end_ids = request.stop_ids;
+  if (!request.ignore_eos)
+    r.end_ids.insert(r.end_ids.end(), config_.eos_token_ids.begin(), config_.eos_token_ids.end());
+  r.outputs_left = request.num_outputs();
+  std::vector<std::vector<int32_t>> prompts = std::move(request.prompts);
+  r.request = std::move(request);
+  requests_.emplace(id, std::move(active));
+  ++num_queued_;
+  ++stats_.requests;
+  // The last prompt that is refused takes the request with it.
+  for (size_t i = 0; i < prompts.size() && requests_.contains(id); ++i)
+    add_prompt(r, i, std::move(prompts[i]), now);
+}
+
+void EngineCore::add_prompt(ActiveRequest& request, size_t prompt, std::vector<int32_t> ids,
+                            SchedulerTime now) {
+  const Request& r = request.request;
+  stats_.prompt_tokens += static_cast<int64_t>(ids.size());
+  TokenCounts counts;
+  if (r.sampling.has_penalties()) counts.add_prompt(ids);
+  SequenceSpec spec{.prompt = std::move(ids),
+                    .num_choices = r.n,
+                    .priority = r.priority,
+                    .salt = r.salt,
+                    .read_prefix_cache = !r.prompt_logprobs,
+                    .owner = request.id};
+  // A token is drawn even where none is wanted: the scheduler counts it.
+  spec.max_total_tokens = static_cast<int64_t>(spec.prompt.size()) + std::max<int64_t>(r.max_tokens, 1);
+  if (r.queue_timeout) spec.queue_deadline = now + *r.queue_timeout;
+  const Result<SequenceId> first = scheduler_.add(std::move(spec), now);
+  for (int choice = 0; choice < r.n; ++choice) {
+    const int index = static_cast<int>(prompt) * r.n + choice;
+    const SequenceId id = first.ok() ? first.value() + static_cast<SequenceId>(choice) : 0;
+    request.sequences.push_back(id);
+    if (first.ok()) {
+      outputs_.emplace(id, Output{.request = &request, .index = index, .choice = choice, .counts = counts});
+      continue;
+    }
+    ++stats_.failed;
+    send(request, {.output = index, .finish = FinishReason::kError, .error = first.error().message});
+    if (--request.outputs_left > 0) continue;
+    --num_queued_;
+    requests_.erase(request.id);
+    return;
+  }
+}
+
+void EngineCore::attend(RequestId id) {
+  const auto found = requests_.find(id);
+  if (found == requests_.end()) return;
+  ActiveRequest& request = *found->second;
+  if (request.channel->cancelled())
+    end_all(request, FinishReason::kCancelled);
+  else if (request.paused && request.channel->has_room())
+    set_paused(request, false);
+}
+
+void EngineCore::cancel_all() {
+  while (!requests_.empty()) end_all(*requests_.begin()->second, FinishReason::kCancelled);
+}
+
+void EngineCore::end_all(ActiveRequest& request, FinishReason reason) {
+  const std::vector<SequenceId> sequences = request.sequences;  // the request goes with its last output
+  for (const SequenceId sequence : sequences)
+    if (const auto output = outputs_.find(sequence); output != outputs_.end())
+      end(sequence,
+          {.output = output->second.index, .finish = reason, .cached_tokens = output->second.cached_tokens});
+}
+
+void EngineCore::end(SequenceId sequence, TokenEvent event) {
+  const auto found = outputs_.find(sequence);
+  ActiveRequest& request = *found->second.request;
+  outputs_.erase(found);
+  // A choice that does not exist yet ends with its prompt's sequence, when all have ended.
+  scheduler_.finish(sequence);
+  switch (*event.finish) {
+    case FinishReason::kStop:
+      ++stats_.stopped;
+      break;
+    case FinishReason::kLength:
+      ++stats_.reached_length;
+      break;
+    case FinishReason::kCancelled:
+      ++stats_.cancelled;
+      break;
+    case FinishReason::kDeadline:
+      ++stats_.expired;
+      break;
+    case FinishReason::kError:
+      ++stats_.failed;
+      break;
+  }
+  send(request, std::move(event));
+  if (--request.outputs_left > 0) return;
+  if (!request.started) --num_queued_;
+  requests_.erase(request.id);
+}
+
+void EngineCore::set_paused(ActiveRequest& request, bool paused) {
+  request.paused = paused;
+  for (const SequenceId sequence : request.sequences)
+    if (scheduler_.find(sequence)) scheduler_.set_paused(sequence, paused);
+}
+
+void EngineCore::expire(const StepPlan& plan) {
+  for (const Expired& expired : plan.expired) {
+    const int num_choices = outputs_.at(expired.id).request->request.n;
+    for (SequenceId id = expired.id; id < expired.id + static_cast<SequenceId>(num_choices); ++id)
+      end(id, {.output = outputs_.at(id).index, .finish = FinishReason::kDeadline});
+  }
+}
+
+bool EngineCore::step(SchedulerTime now) {
+  const auto start = std::chrono::steady_clock::now();
+  const StepPlan& plan = scheduler_.plan(now);
+  expire(plan);
+  const bool runs = !plan.slices.empty();
+  sampled_.clear();
+  drawn_.clear();
+  if (runs) {
+    runner_->copy_blocks(plan.copies);
+    fill_slices(plan);
+    // The scheduler has taken every block this needs.
+    draw_all(plan, runner_->run(slices_).value());
+  }
+  const int num_tokens = plan.num_tokens, num_sequences = static_cast<int>(plan.slices.size());
+  scheduler_.commit(sampled_);
+  send_drawn();
+  if (runs)
+    count_step(num_tokens, num_sequences,
+               std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  return runs;
+}
+
+void EngineCore::fill_slices(const StepPlan& plan) {
+  slices_.resize(plan.slices.size());
+  for (size_t i = 0; i < slices_.size(); ++i) {
+    const PlanSlice& from = plan.slices[i];
+    SequenceSlice& slice = slices_[i];
+    slice.sequence = from.sequence;
+    slice.num_tokens = from.num_tokens;
+    slice.logit_offsets.clear();
+    Output& output = outputs_.at(from.sequence->id);
+    ActiveRequest& request = *output.request;
+    if (!std::exchange(request.started, true)) --num_queued_;
+    if (request.request.prompt_logprobs) {
+      const int64_t first_row = std::max(from.first, output.num_prompt_logprobs);
+      for (int64_t row = 0; row < num_prompt_rows(from, first_row); ++row)
+        slice.logit_offsets.push_back(static_cast<int32_t>(first_row - from.first + row));
+    }
+    if (from.num_samples > 0) slice.logit_offsets.push_back(from.num_tokens - 1);
+  }
+}
+
+void EngineCore::draw_all(const StepPlan& plan, const Tensor& logits) {
+  int64_t row = 0;
+  const auto next_row = [&] {
+    return std::span<const float>(logits.row<float>(row++), static_cast<size_t>(logits.cols()));
+  };
+  for (size_t i = 0; i < plan.slices.size(); ++i) {
+    const PlanSlice& slice = plan.slices[i];
+    Output& output = outputs_.at(slice.sequence->id);
+    const size_t prompt_rows = slices_[i].logit_offsets.size() - (slice.num_samples > 0 ? 1 : 0);
+    for (size_t r = 0; r < prompt_rows; ++r) add_prompt_row(*slice.sequence, output, next_row());
+    if (slice.num_samples > 0) draw(slice, next_row());
+  }
+}
+
+void EngineCore::add_prompt_row(const Sequence& sequence, Output& output, std::span<const float> logits) {
+  const int64_t row = output.num_prompt_logprobs++;
+  if (!argmax(logits)) {
+    output.bad_prompt_row = row;
+    return;
+  }
+  output.prompt_logprobs.push_back(
+      logprobs_of(logits, sequence.ids[row + 1], *output.request->request.prompt_logprobs));
+}
+
+void EngineCore::draw(const PlanSlice& slice, std::span<const float> logits) {
+  const Sequence& sequence = *slice.sequence;
+  for (int choice = 0; choice < slice.num_samples; ++choice) {
+    const SequenceId id = sequence.id + static_cast<SequenceId>(choice);
+    Output& output = outputs_.at(id);
+    output.bad_prompt_row = outputs_.at(sequence.id).bad_prompt_row;
+    drawn_.push_back({id, draw_one(sequence, output, logits)});
+    sampled_.push_back(drawn_.back().event.id.value_or(0));
+  }
+  // Before the commit: what such a sequence has left in the cache must not be published.
+  if (drawn_.back().event.finish == FinishReason::kError) scheduler_.finish(sequence.id);
+}
+
+TokenEvent EngineCore::draw_one(const Sequence& sequence, Output& output, std::span<const float> logits) {
+  const ActiveRequest& active = *output.request;
+  const Request& request = active.request;
+  const int64_t position = sequence.num_tokens() - sequence.num_prompt_tokens;
+  if (position == 0) output.cached_tokens = sequence.num_cached_tokens;
+  TokenEvent event{.output = output.index, .cached_tokens = output.cached_tokens};
+  if (output.bad_prompt_row) {
+    event.finish = FinishReason::kError;
+    event.error = strf("the logits of prompt token {} are not finite numbers", *output.bad_prompt_row);
+    return event;
+  }
+  event.prompt_logprobs = std::exchange(output.prompt_logprobs, {});
+  if (request.max_tokens == 0) {
+    event.finish = FinishReason::kLength;
+    return event;
+  }
+  const std::span<const int32_t> end_ids = active.end_ids;
+  const Result<int32_t> id =
+      sampler_.sample({.logits = logits,
+                       .params = request.sampling,
+                       .counts = &output.counts,
+                       .more_banned = position < request.min_tokens ? end_ids : std::span<const int32_t>{},
+                       .choice = static_cast<uint64_t>(output.choice),
+                       .position = static_cast<uint64_t>(position)});
+  if (!id.ok()) {
+    event.finish = FinishReason::kError;
+    event.error = id.error().message;
+    return event;
+  }
+  event.id = id.value();
+  ++stats_.generated_tokens;
+  if (request.sampling.has_penalties()) output.counts.add_output(id.value());
+  if (request.logprobs) event.logprobs = logprobs_of(logits, id.value(), *request.logprobs);
+  if (contains(end_ids, id.value()))
+    event.finish = FinishReason::kStop;
+  else if (position + 1 == request.max_tokens)
+    event.finish = FinishReason::kLength;
+  return event;
+}
+
+void EngineCore::send(const ActiveRequest& request, TokenEvent event) {
+  outgoing_.push_back({request.id, request.channel, std::move(event)});
+}
+
+void EngineCore::send_drawn() {
+  for (Drawn& drawn : drawn_) {
+    if (drawn.event.finish)
+      end(drawn.sequence, std::move(drawn.event));
+    else
+      send(*outputs_.at(drawn.sequence).request, std::move(drawn.event));
+  }
+}
+
+void EngineCore::deliver() {
+  for (Outgoing& outgoing : outgoing_) outgoing.channel->push(std::move(outgoing.event));
+  // Every output may push once more in the next step: a request whose stream cannot hold that gets none.
+  for (const Outgoing& outgoing : outgoing_)
+    if (const auto found = requests_.find(outgoing.request); found != requests_.end())
+      if (ActiveRequest& request = *found->second; !request.paused && !request.channel->has_room())
+        set_paused(request, true);
+  outgoing_.clear();
+}
+
+void EngineCore::count_step(int num_tokens, int num_sequences, double seconds) {
+  stats_.computed_tokens += num_tokens;
+  ++stats_.steps;
+  stats_.step_sequences += num_sequences;
+  stats_.max_step_sequences = std::max(stats_.max_step_sequences, num_sequences);
+  stats_.max_step_tokens = std::max(stats_.max_step_tokens, num_tokens);
+  stats_.step_seconds += seconds;
+  stats_.last_step_seconds = seconds;
+}
+
+EngineStats EngineCore::stats() const {
+  EngineStats stats = stats_;
+  const SchedulerStats s = scheduler_.stats();
+  stats.running_sequences = s.running;
+  stats.waiting_sequences = s.waiting;
+  stats.live_requests = static_cast<int>(requests_.size());
+  stats.queued_requests = num_queued_;
+  stats.blocks_total = s.blocks_total;
+  stats.blocks_in_use = s.blocks_in_use;
+  stats.blocks_cached = s.blocks_cached;
+  stats.blocks_free = s.blocks_free;
+  stats.prefix_tokens_queried = s.prefix_tokens_queried;
+  stats.prefix_tokens_hit = s.prefix_tokens_hit;
+  stats.preemptions = s.preemptions;
+  return stats;
+}
+
+std::vector<WaitingSequence> EngineCore::waiting() const {
+  std::vector<WaitingSequence> all;
+  for (const auto& [id, output] : outputs_)
+    if (const std::optional<WaitingInfo> info = scheduler_.waiting_info(id))
+      all.push_back({.request = output.request->id,
+                     .output = output.index,
+                     .queue_position = info->queue_position,
+                     .reason = name_of(info->reason),
+                     .blocks_missing = info->blocks_missing});
+  std::sort(all.begin(), all.end(), [](const WaitingSequence& a, const WaitingSequence& b) {
+    return a.queue_position < b.queue_position;
+  });
+  return all;
+}
+
+}  // namespace sparrow

@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+// EngineCore: requests -> steps -> events, without a thread of its own: what the engine's thread does, and
+// what tests drive step by step. Engine thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "engine/engine_types.h"
+#include "engine/model_runner.h"
+#include "engine/request.h"
+#include "engine/sampler.h"
+#include "engine/scheduler.h"
+#include "engine/token_stream.h"
+
+namespace sparrow {
+
+using RequestId = uint64_t;
+
+class EngineCore {
+ public:
+  // Config and weights are borrowed.
+  static Result<std::unique_ptr<EngineCore>> create(const ModelConfig& config, const Weights& weights,
+                                                    const EngineOptions& options);
+
+  // The request is valid. What the scheduler still refuses ends with an error event.
+  void add(RequestId id, Request request, std::shared_ptr<TokenChannel> channel, SchedulerTime now);
+  // The request's channel has something to say: it was cancelled, or has room again. Unknown ids are passed
+  // over: such a call may come after the end.
+  void attend(RequestId id);
+  void cancel_all();
+
+  // Plans, runs and commits one step. False: nothing could run.
+  bool step(SchedulerTime now);
+  // Pushes the events of whatever was called since the last time. Apart from step(), so that statistics can
+  // be made known first: who has read an event finds it counted.
+  void deliver();
+
+  bool idle() const { return requests_.empty(); }
+  EngineStats stats() const;
+  std::vector<WaitingSequence> waiting() const;  // by queue position
+  ModelRunner& runner() { return *runner_; }
+  RequestLimits request_limits() const;
+
+ private:
+  struct ActiveRequest {
+    RequestId id;
+    Request request;  // without its prompts, which the sequences hold
+    std::shared_ptr<TokenChannel> channel;
+    std::vector<int32_t> end_ids;       // that end an output
+    std::vector<SequenceId> sequences;  // [output]; of ended ones too
+    int outputs_left = 0;
+    bool started = false, paused = false;
+  };
+
+  // One choice of one prompt, until it ends.
+  struct Output {
+    ActiveRequest* request;
+    int index;                                   // in the request
+    int choice;                                  // of its prompt
+    TokenCounts counts;                          // where penalties need them
+    std::vector<TokenLogprobs> prompt_logprobs;  // until they are sent; first choice only
+    int64_t num_prompt_logprobs = 0;             // known so far, sent or not
+    std::optional<int64_t> bad_prompt_row;       // one whose logits were no numbers
+    int64_t cached_tokens = 0;
+  };
+
+  // What a step drew for one output.
+  struct Drawn {
+    SequenceId sequence;
+    TokenEvent event;
+  };
+
+  struct Outgoing {
+    RequestId request;
+    std::shared_ptr<TokenChannel> channel;
+    TokenEvent event;
+  };
+
+  EngineCore(const ModelConfig& config, const EngineOptions& options, int64_t max_model_tokens,
+             std::unique_ptr<ModelRunner> runner);
+
+  void add_prompt(ActiveRequest& request, size_t prompt, std::vector<int32_t> ids, SchedulerTime now);
+  void expire(const StepPlan& plan);
+  void fill_slices(const StepPlan& plan);
+  void draw_all(const StepPlan& plan, const Tensor& logits);
+  static void add_prompt_row(const Sequence& sequence, Output& output, std::span<const float> logits);
+  void draw(const PlanSlice& slice, std::span<const float> logits);
+  TokenEvent draw_one(const Sequence& sequence, Output& output, std::span<const float> logits);
+  void send(const ActiveRequest& request, TokenEvent event);
+  void send_drawn();
+  // With its last event an output is over, and the request with its last output.
+  void end(SequenceId sequence, TokenEvent event);
+  void end_all(ActiveRequest& request, FinishReason reason);
+  void set_paused(ActiveRequest& request, bool paused);
+  void count_step(int num_tokens, int num_sequences, double seconds);
+
+  const ModelConfig& config_;
+  const int64_t max_model_tokens_;
+  const int max_choices_;
+  std::unique_ptr<ModelRunner> runner_;
+  Scheduler scheduler_;
+  Sampler sampler_;
+  EngineStats stats_;
+  int num_queued_ = 0;
+  std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
+  std::unordered_map<SequenceId, Output> outputs_;
+
+  // One step's lists, kept for their memory.
+  std::vector<SequenceSlice> slices_;
+  std::vector<int32_t> sampled_;
+  std::vector<Drawn> drawn_;
+  std::vector<Outgoing> outgoing_;
+};
+
+}  // namespace sparrow

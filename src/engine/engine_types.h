@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+// What an engine is told, what it runs with, and what it has done. Plain data.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace sparrow {
+
+struct EngineOptions {
+  int64_t cache_tokens = 0;      // that the cache holds, rounded up to blocks
+  int threads = 0;               // 0: all the process may use
+  int64_t max_model_tokens = 0;  // of a prompt and its output together; 0: what the model was made for
+  int max_batch_tokens = 512;    // run in one step
+  int max_sequences = 256;       // running at the same time
+  bool prefix_caching = true;
+  int max_queued_requests = 1024;            // that have not started; more are refused with Errc::kBusy
+  int events_per_output = 64;                // a TokenStream holds before its request pauses
+  std::optional<uint64_t> block_order_seed;  // hand blocks out in this shuffled order
+};
+
+struct EngineInfo {
+  std::string kernels;  // instruction set
+  int threads = 0;
+  size_t cache_bytes = 0;
+  int64_t cache_tokens = 0;
+};
+
+// A sequence that does not run, and why.
+struct WaitingSequence {
+  uint64_t request = 0;        // TokenStream::request_id()
+  int output = 0;              // of the request; the first choice stands for all that have not begun
+  int64_t queue_position = 0;  // 0: first
+  std::string reason;
+  int64_t blocks_missing = 0;  // where it waits for blocks
+};
+
+struct EngineStats {
+  // Now.
+  int running_sequences = 0, waiting_sequences = 0;
+  int live_requests = 0;    // accepted, not ended
+  int queued_requests = 0;  // those of them of which nothing has run yet
+  int blocks_total = 0, blocks_in_use = 0, blocks_cached = 0, blocks_free = 0;
+
+  // Since the start.
+  int64_t requests = 0;          // accepted
+  int64_t prompt_tokens = 0;     // of these
+  int64_t computed_tokens = 0;   // run through the model: prompts, outputs, and again after a preemption
+  int64_t generated_tokens = 0;  // drawn
+  int64_t prefix_tokens_queried = 0, prefix_tokens_hit = 0;
+  int64_t preemptions = 0;
+  int64_t steps = 0;
+  int64_t step_sequences = 0;  // summed over the steps
+  int max_step_sequences = 0, max_step_tokens = 0;
+  double step_seconds = 0, last_step_seconds = 0;
+  int64_t stopped = 0, reached_length = 0, cancelled = 0, expired = 0, failed = 0;  // outputs, by their end
+};
+
+}  // namespace sparrow

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/request.h"
+
+#include <algorithm>
+
+#include "kv/block_table.h"
+
+namespace sparrow {
+namespace {
+
+Error invalid(const char* field, std::string message) {
+  return {Errc::kInvalidArgument, std::move(message), field};
+}
+
+Status check_prompt(const std::vector<int32_t>& ids, size_t prompt, const Request& request,
+                    const RequestLimits& limits) {
+  if (ids.empty()) return invalid("prompt", strf("prompt {} is empty: give at least one token id", prompt));
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] < 0 || ids[i] >= limits.vocab_size)
+      return invalid("prompt", strf("prompt id {} at index {} is not in the vocabulary [0, {})", ids[i], i,
+                                    limits.vocab_size));
+  const auto tokens = static_cast<int64_t>(ids.size());
+  if (tokens > limits.max_tokens - request.max_tokens)
+    return invalid("prompt", strf("{} prompt tokens and {} new ones exceed the model's {} positions", tokens,
+                                  request.max_tokens, limits.max_tokens));
+  // The last token drawn is never run.
+  const int64_t blocks = blocks_for_tokens(tokens + std::max<int64_t>(request.max_tokens - 1, 0));
+  const int64_t cache_blocks = limits.cache_tokens / kBlockTokens;
+  if (blocks > cache_blocks)
+    return invalid("prompt",
+                   strf("{} prompt tokens and {} new ones need {} blocks of {} tokens, the cache has {}",
+                        tokens, request.max_tokens, blocks, kBlockTokens, cache_blocks));
+  return Ok{};
+}
+
+Status check_count(std::optional<int> count, const char* field) {
+  if (count && (*count < 0 || *count > kMaxTopLogprobs))
+    return invalid(field, strf("{} must be in [0, {}], got {}", field, kMaxTopLogprobs, *count));
+  return Ok{};
+}
+
+}  // namespace
+
+Status validate(const Request& request, const RequestLimits& limits) {
+  const int max_choices = std::min(kMaxChoices, limits.max_choices);
+  if (request.n < 1 || request.n > max_choices)
+    return invalid("n", strf("n must be in [1, {}], got {}", max_choices, request.n));
+  if (request.prompts.empty()) return invalid("prompt", "prompts is empty: give at least one");
+  if (request.prompts.size() > static_cast<size_t>(kMaxOutputs / request.n))
+    return invalid("prompt", strf("{} prompts with n = {} make more than {} outputs", request.prompts.size(),
+                                  request.n, kMaxOutputs));
+  if (request.max_tokens < 0)
+    return invalid("max_tokens", strf("max_tokens must be >= 0, got {}", request.max_tokens));
+  if (request.min_tokens < 0 || request.min_tokens > request.max_tokens)
+    return invalid("min_tokens", strf("min_tokens must be in [0, max_tokens = {}], got {}",
+                                      request.max_tokens, request.min_tokens));
+  for (const int32_t id : request.stop_ids)
+    if (id < 0 || id >= limits.vocab_size)
+      return invalid("stop_token_ids", strf("stop_token_ids holds {}, which is not in the vocabulary [0, {})",
+                                            id, limits.vocab_size));
+  if (request.queue_timeout && request.queue_timeout->count() < 0)
+    return invalid("queue_timeout",
+                   strf("queue_timeout must be >= 0 ms, got {}", request.queue_timeout->count()));
+  SPARROW_TRY(check_count(request.logprobs, "logprobs"));
+  SPARROW_TRY(check_count(request.prompt_logprobs, "prompt_logprobs"));
+  SPARROW_TRY(validate(request.sampling, limits.vocab_size));
+  for (size_t i = 0; i < request.prompts.size(); ++i)
+    SPARROW_TRY(check_prompt(request.prompts[i], i, request, limits));
+  return Ok{};
+}
+
+const char* name_of(FinishReason reason) {
+  switch (reason) {
+    case FinishReason::kStop:
+      return "stop";
+    case FinishReason::kLength:
+      return "length";
+    case FinishReason::kCancelled:
+      return "cancelled";
+    case FinishReason::kDeadline:
+      return "deadline";
+    case FinishReason::kError:
+      return "error";
+  }
+  return "?";
+}
+
+}  // namespace sparrow
