@@ -11,6 +11,12 @@ using namespace sparrow;
 // Bad input of any kind ends with 2; only a bug ends otherwise.
 constexpr int kExitBadInput = 2;
 
+Status run(const cli::ServeOptions& options) {
+  return cli::run_serve(options);
+}
+Status run(const cli::ChatOptions& options) {
+  return cli::run_chat(options);
+}
 Status run(const cli::GenerateOptions& options) {
   return cli::run_generate(options);
 }
@@ -19,6 +25,9 @@ Status run(const cli::TraceOptions& options) {
 }
 Status run(const cli::MakeModelOptions& options) {
   return cli::run_make_model(options);
+}
+Status run(const cli::BenchEngineOptions& options) {
+  return cli::run_bench_engine(options);
 }
 Status run(const cli::TokenizeOptions& options) {
   return cli::run_tokenize(options);

@@ -4,6 +4,7 @@
 #include <cstdio>
 
 #include "base/dtype.h"
+#include "cli/args_parts.h"
 #include "cli/commands.h"
 #include "cli/suggest.h"
 #include "model/synthetic.h"
@@ -25,13 +26,37 @@ void add_threads(CLI::App* command, int& threads) {
       ->type_name("N");
 }
 
-CLI::App* add_generate(CLI::App& app, GenerateOptions& o) {
-  CLI::App* command =
-      app.add_subcommand("generate", "Generate from one prompt and print token ids as they come");
-  command->add_option("--model", o.model, "Folder of the checkpoint")->required()->type_name("DIR");
-  command->add_option("--prompt-ids", o.prompt_ids, "Prompt: 1,2,3 or a file with a JSON array of ids")
-      ->required()
+void add_cache_tokens(CLI::App* command, int64_t& tokens) {
+  command->add_option("--cache-tokens", tokens, "Tokens that the cache holds (default: what the work needs)")
+      ->check(CLI::Range(1, 1 << 30))
+      ->type_name("N");
+}
+
+// Where a prompt comes from: one of three flags.
+void add_prompt(CLI::App* command, GenerateOptions& o) {
+  CLI::Option_group* source = command->add_option_group("Prompt", "Exactly one of these");
+  source->add_option("--prompt-ids", o.prompt_ids, "Prompt: 1,2,3 or a file with a JSON array of ids")
       ->type_name("IDS|FILE");
+  source->add_option("--prompt", o.prompt, "Prompt: text; the output is text then")->type_name("TEXT");
+  CLI::Option* prompts =
+      source->add_option("--prompts", o.prompts, "File with one prompt to a line, see below");
+  prompts->type_name("FILE");
+  source->require_option(1);
+  CLI::Option* out =
+      command->add_option("--out", o.out, "With --prompts: file for the answers, one to a line");
+  out->type_name("FILE")->needs(prompts);
+  prompts->needs(out);
+  command->add_option("--concurrency", o.concurrency, "With --prompts: run this many together (default 16)")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N")
+      ->needs(prompts);
+}
+
+CLI::App* add_generate(CLI::App& app, GenerateOptions& o) {
+  CLI::App* command = app.add_subcommand(
+      "generate", "Generate from a prompt and print it as it comes, or from a file of prompts");
+  command->add_option("--model", o.model, "Folder of the checkpoint")->required()->type_name("DIR");
+  add_prompt(command, o);
   command->add_option("--max-tokens", o.max_tokens, "Stop after this many tokens (default 64)")
       ->check(CLI::Range(1, 1 << 24))
       ->type_name("N");
@@ -47,14 +72,59 @@ CLI::App* add_generate(CLI::App& app, GenerateOptions& o) {
   command->add_flag("--ignore-eos", o.ignore_eos, "Go on after an end-of-sequence token");
   command
       ->add_option("--chunk", o.chunk,
-                   "Prompt tokens run at once; changes speed and memory, never the result (default 512)")
+                   "Tokens run at once; changes speed and memory, never the result (default 512)")
       ->check(CLI::Range(1, 1 << 20))
       ->type_name("N");
+  add_cache_tokens(command, o.cache_tokens);
   add_threads(command, o.threads);
   command->footer(
       examples({"sparrow make-model --preset tiny --out /tmp/tiny",
                 "sparrow generate --model /tmp/tiny --prompt-ids 1,2,3 --max-tokens 16 --temperature 0",
-                "sparrow generate --model /tmp/tiny --prompt-ids prompt.json --top-p 0.95 --seed 7"}));
+                "sparrow generate --model /tmp/tiny --prompt 'Sparse attention' --top-p 0.95 --seed 7",
+                "sparrow generate --model /tmp/tiny --prompts in.jsonl --concurrency 16 --out out.jsonl"}) +
+      "\nA line of --prompts: {\"id\": 1, \"prompt_ids\": [1, 2, 3], \"max_tokens\": 16}. Other fields: "
+      "prompt "
+      "(text),\n"
+      "min_tokens, temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, "
+      "frequency_penalty,\n"
+      "logit_bias, allowed_token_ids, banned_token_ids, stop_token_ids, ignore_eos, seed, priority; the "
+      "flags "
+      "are\n"
+      "their defaults. A line of --out: id, output_ids, text, finish_reason, cached_tokens; or id, line, "
+      "error.\n");
+  return command;
+}
+
+CLI::App* add_bench_engine(CLI::App& app, BenchEngineOptions& o) {
+  CLI::App* bench = app.add_subcommand("bench", "Measure one layer of the program");
+  bench->require_subcommand(1);
+  CLI::App* command =
+      bench->add_subcommand("engine", "Many requests at once: tokens/s, latency, batch sizes");
+  const auto number = [&](const char* flag, auto& value, int least, const char* help) {
+    command->add_option(flag, value, help)->check(CLI::Range(least, 1 << 24))->type_name("N");
+  };
+  command->add_option("--model", o.model, "Folder of the checkpoint")->required()->type_name("DIR");
+  number("--num-prompts", o.num_prompts, 1, "Requests (default 64)");
+  number("--input-len", o.input_len, 1, "Tokens of each prompt (default 512)");
+  number("--output-len", o.output_len, 1, "Tokens of each output (default 64)");
+  number("--shared-prefix", o.shared_prefix, 0, "First tokens that all prompts share (default 0)");
+  command
+      ->add_option("--arrival-rate", o.arrival_rate,
+                   "Requests a second, at random times (default: all at once)")
+      ->check(CLI::Range(0.0, 1e9))
+      ->type_name("R");
+  number("--concurrency", o.concurrency, 0, "Requests under way at most (default: all)");
+  command->add_option("--seed", o.seed, "Seed of prompts and arrivals (default 0)")->type_name("S");
+  number("--max-batch-tokens", o.max_batch_tokens, 1, "Tokens run in one step (default 512)");
+  number("--max-sequences", o.max_sequences, 1, "Sequences running at the same time (default 256)");
+  command->add_flag("!--no-prefix-caching", o.prefix_caching, "Run every prompt from its first token");
+  command->add_flag("--json", o.json, "One line of JSON instead of a table");
+  add_cache_tokens(command, o.cache_tokens);
+  add_threads(command, o.threads);
+  command->footer(examples(
+      {"sparrow bench engine --model /tmp/small --num-prompts 16 --input-len 128 --output-len 64",
+       "sparrow bench engine --model /tmp/small --num-prompts 64 --input-len 8320 --shared-prefix 8192",
+       "sparrow bench engine --model /tmp/small --arrival-rate 2.5 --json"}));
   return command;
 }
 
@@ -174,8 +244,13 @@ const CLI::App& chosen(const CLI::App& app) {
 int unknown_argument(const CLI::App& app) {
   const CLI::App& command = chosen(app);
   std::vector<std::string> known;
-  for (const CLI::Option* option : command.get_options())
-    if (!option->get_positional()) known.push_back("--" + option->get_name().substr(2));
+  const auto add_flags = [&known](const CLI::App& group) {
+    for (const CLI::Option* option : group.get_options())
+      if (!option->get_positional()) known.push_back("--" + option->get_name().substr(2));
+  };
+  add_flags(command);
+  for (const CLI::App* group : command.get_subcommands({}))
+    if (group->get_name().empty()) add_flags(*group);  // CLI11's way to say: an option group
   if (&command == &app)
     for (const CLI::App* sub : app.get_subcommands({})) known.push_back(sub->get_name());
   const std::vector<std::string> extras = app.remaining(true);
@@ -195,13 +270,19 @@ std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   app.footer(examples({"sparrow make-model --preset tiny --out /tmp/tiny",
                        "sparrow generate --model /tmp/tiny --prompt-ids 1,2,3 --max-tokens 16"}) +
              "\nEach command explains itself: sparrow generate --help\n");
+  ServeOptions serve;
+  ChatOptions chat;
   GenerateOptions generate;
   TraceOptions trace;
   MakeModelOptions make_model;
+  BenchEngineOptions bench_engine;
   TokenizeOptions tokenize;
+  const CLI::App* serve_command = add_serve(app, serve);
+  const CLI::App* chat_command = add_chat(app, chat);
   const CLI::App* generate_command = add_generate(app, generate);
   const CLI::App* trace_command = add_trace(app, trace);
   const CLI::App* make_model_command = add_make_model(app, make_model);
+  const CLI::App* bench_engine_command = add_bench_engine(app, bench_engine);
   add_tokenize(app, tokenize);
   DebugTextOptions debug_text;
   const CLI::App* debug_text_command = add_debug_text(app, debug_text);
@@ -219,9 +300,12 @@ std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& e) {
     return usage_error(e.what(), chosen(app));
   }
+  if (*serve_command) return Command(std::move(serve));
+  if (*chat_command) return Command(std::move(chat));
   if (*generate_command) return Command(std::move(generate));
   if (*trace_command) return Command(std::move(trace));
   if (*make_model_command) return Command(std::move(make_model));
+  if (*bench_engine_command) return Command(std::move(bench_engine));
   if (*debug_text_command) return Command(std::move(debug_text));
   return Command(std::move(tokenize));
 }

@@ -10,19 +10,27 @@
 #include <variant>
 
 #include "base/result.h"
+#include "cli/chat.h"
+#include "cli/serve.h"
 
 namespace sparrow::cli {
 
 struct GenerateOptions {
   std::filesystem::path model;
-  std::string prompt_ids;  // "1,2,3", or a file with a JSON array of ids
+  // Exactly one of these.
+  std::optional<std::string> prompt_ids;         // "1,2,3", or a file with a JSON array of ids
+  std::optional<std::string> prompt;             // text
+  std::optional<std::filesystem::path> prompts;  // a file, one prompt to a line
+  std::filesystem::path out;                     // with prompts
+  int concurrency = 16;                          // with prompts
   int max_tokens = 64;
   std::optional<double> temperature, top_p;  // default: generation_config.json of the model
   std::optional<int> top_k;
   uint64_t seed = 0;
   bool ignore_eos = false;
   int chunk = 512;
-  int threads = 0;  // 0: all
+  int64_t cache_tokens = 0;  // 0: what one prompt needs; with prompts, by the machine's memory
+  int threads = 0;           // 0: all
 };
 Status run_generate(const GenerateOptions& options);
 
@@ -45,6 +53,22 @@ struct MakeModelOptions {
 };
 Status run_make_model(const MakeModelOptions& options);
 
+struct BenchEngineOptions {
+  std::filesystem::path model;
+  int num_prompts = 64;
+  int input_len = 512, output_len = 64;  // tokens of each prompt, of each output
+  int shared_prefix = 0;                 // first tokens that all prompts have in common
+  double arrival_rate = 0;               // requests a second, at random times; 0: all at once
+  int concurrency = 0;                   // requests under way at most; 0: all
+  uint64_t seed = 0;
+  bool json = false;
+  int max_batch_tokens = 512, max_sequences = 256;
+  int64_t cache_tokens = 0;  // 0: what the requests under way need
+  bool prefix_caching = true;
+  int threads = 0;
+};
+Status run_bench_engine(const BenchEngineOptions& options);
+
 struct TokenizeOptions {
   std::filesystem::path model;       // only its tokenizer is read
   std::optional<std::string> input;  // default: standard input
@@ -61,7 +85,8 @@ struct DebugTextOptions {
 };
 Status run_debug_text(const DebugTextOptions& options);
 
-using Command = std::variant<GenerateOptions, TraceOptions, MakeModelOptions, TokenizeOptions, DebugTextOptions>;
+using Command = std::variant<GenerateOptions, TraceOptions, MakeModelOptions, BenchEngineOptions,
+                             TokenizeOptions, DebugTextOptions, ServeOptions, ChatOptions>;
 
 // What the command line asked for, or the code to exit with: --help and --version have been printed, or a
 // one-line error has been written to stderr.

@@ -1,74 +1,95 @@
 // SPDX-License-Identifier: Apache-2.0
-// `sparrow generate`: one prompt, ids printed as they come.
+// `sparrow generate`: one prompt, its ids or text printed as they come; or a file of prompts.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 
+#include "base/progress.h"
 #include "cli/commands.h"
+#include "cli/generate_file.h"
 #include "cli/load_model.h"
 #include "cli/token_ids.h"
-#include "engine/sampler.h"
+#include "text/tokenizer/detokenizer.h"
 
 namespace sparrow::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr std::chrono::milliseconds kProgressInterval{100};
 
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
+double seconds(Clock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
 }
 
-SamplingParams sampling_params(const GenerateOptions& options, const ModelConfig& config) {
-  return {.temperature = options.temperature.value_or(config.temperature.value_or(1.0)),
-          .top_p = options.top_p.value_or(config.top_p.value_or(1.0)),
-          .top_k = options.top_k.value_or(config.top_k.value_or(0)),
-          .seed = options.seed};
+// What the command line says about every prompt.
+Request request_defaults(const GenerateOptions& options, const ModelConfig& config) {
+  return {.sampling = {.temperature = options.temperature.value_or(config.temperature.value_or(1.0)),
+                       .top_p = options.top_p.value_or(config.top_p.value_or(1.0)),
+                       .top_k = options.top_k.value_or(config.top_k.value_or(0)),
+                       .seed = options.seed},
+          .max_tokens = options.max_tokens,
+          .ignore_eos = options.ignore_eos};
 }
 
-bool ends(const GenerateOptions& options, const ModelConfig& config, int32_t id) {
-  const auto& eos = config.eos_token_ids;
-  return !options.ignore_eos && std::find(eos.begin(), eos.end(), id) != eos.end();
-}
-
-}  // namespace
-
-Status run_generate(const GenerateOptions& options) {
-  std::vector<int32_t> prompt = SPARROW_TRY(read_prompt_ids(options.prompt_ids));
-  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model));
-  const ModelConfig& config = checkpoint.config();
-  const SamplingParams params = sampling_params(options, config);
-  SPARROW_TRY(validate(params));
-  SPARROW_TRY(check_prompt(prompt, config.vocab_size, options.max_tokens, config.max_positions));
-
-  const int64_t capacity = static_cast<int64_t>(prompt.size()) + options.max_tokens;
-  const auto runner = SPARROW_TRY(start_runner(config, checkpoint, capacity, options.threads));
-  Sequence sequence = runner->new_sequence();
-  sequence.ids = std::move(prompt);
-  const size_t prompt_tokens = sequence.ids.size();
-
-  const Clock::time_point start = Clock::now();
-  Tensor logits = SPARROW_TRY(prefill_with_progress(*runner, sequence, options.chunk));
-  const double prefill_seconds = seconds_since(start);
-
-  Sampler sampler;
-  int made = 0;
-  double decode_seconds = 0;
-  while (made < options.max_tokens) {
-    const auto id =
-        sampler.sample({logits.row<float>(0), static_cast<size_t>(config.vocab_size)}, params, made);
-    if (!id) return Error{Errc::kCorrupt, strf("the logits of output token {} are not finite numbers", made)};
-    std::printf("%s%d", made == 0 ? "" : " ", *id);
-    std::fflush(stdout);
-    ++made;
-    if (made == options.max_tokens || ends(options, config, *id)) break;
-    sequence.ids.push_back(*id);
-    const Clock::time_point step = Clock::now();
-    const SequenceSlice slice{.sequence = &sequence, .num_tokens = 1, .logit_offsets = {0}};
-    logits = SPARROW_TRY(runner->run({&slice, 1}));
-    decode_seconds += seconds_since(step);
+// Prints ids, or the text of a text prompt, as far as it is certain.
+class Printer {
+ public:
+  explicit Printer(const Tokenizer* tokenizer) {
+    if (tokenizer) detokenizer_.emplace(*tokenizer);
   }
-  std::printf("\n");
-  std::fflush(stdout);
+
+  void id(int32_t id) {
+    if (!detokenizer_) {
+      show(strf("{}{}", first_ ? "" : " ", id));
+      first_ = false;
+      return;
+    }
+    std::string text;
+    SPARROW_CHECK(detokenizer_->push(id, text).ok());  // the tokenizer knows all ids of the model
+    show(text);
+  }
+  void end() {
+    std::string text;
+    if (detokenizer_) detokenizer_->finish(text);
+    show(text + "\n");
+  }
+
+ private:
+  static void show(const std::string& text) {
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+
+  std::optional<Detokenizer> detokenizer_;
+  bool first_ = true;
+};
+
+// The next event; while the prompt runs, a progress bar on a terminal.
+std::optional<TokenEvent> next_with_progress(Engine& engine, TokenStream& stream, size_t prompt_tokens) {
+  ProgressBar bar("prefill", ProgressBar::Unit::kItems);
+  while (!stream.done()) {
+    if (std::optional<TokenEvent> event = stream.next(kProgressInterval)) return event;
+    bar.update(engine.stats().computed_tokens, prompt_tokens);
+  }
+  return std::nullopt;
+}
+
+Status print_stream(Engine& engine, Request request, Printer printer) {
+  const size_t prompt_tokens = request.prompts.front().size();
+  const Clock::time_point start = Clock::now();
+  const auto stream = SPARROW_TRY(engine.submit(std::move(request)));
+  Clock::time_point first = start, last = start;
+  int made = 0;
+  std::optional<TokenEvent> event = next_with_progress(engine, *stream, prompt_tokens);
+  for (; event; event = stream->next()) {
+    last = Clock::now();
+    if (event->finish == FinishReason::kError) return Error{Errc::kCorrupt, event->error};
+    if (!event->id) continue;
+    if (made++ == 0) first = last;
+    printer.id(*event->id);
+  }
+  printer.end();
+  const double prefill_seconds = seconds(first - start), decode_seconds = seconds(last - first);
   std::fputs(
       strf("prefill {} tokens in {:.2f} s, {:.1f} tokens/s; decode {} tokens in {:.2f} s, {:.1f} tokens/s\n",
            prompt_tokens, prefill_seconds, static_cast<double>(prompt_tokens) / prefill_seconds,
@@ -76,6 +97,44 @@ Status run_generate(const GenerateOptions& options) {
           .c_str(),
       stderr);
   return Ok{};
+}
+
+}  // namespace
+
+Status run_generate(const GenerateOptions& options) {
+  std::vector<int32_t> prompt;
+  if (options.prompt_ids) prompt = SPARROW_TRY(read_prompt_ids(*options.prompt_ids));
+  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model));
+  const ModelConfig& config = checkpoint.config();
+  const auto tokenizer = SPARROW_TRY(load_tokenizer(options.model, config));
+  Request request = request_defaults(options, config);
+  EngineOptions engine_options{.cache_tokens = options.cache_tokens,
+                               .threads = options.threads,
+                               .max_batch_tokens = options.chunk,
+                               .max_sequences = 1,
+                               .prefix_caching = options.prompts.has_value()};
+  if (options.prompts) {
+    SPARROW_TRY(validate(request.sampling, config.vocab_size));
+    engine_options.max_sequences = std::min(options.concurrency, options.chunk);
+    engine_options.max_queued_requests = options.concurrency;
+    const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options));
+    return generate_file(*engine, options, request, tokenizer.get());
+  }
+  if (options.prompt) {
+    if (!tokenizer)
+      return Error{Errc::kNotFound,
+                   strf("--prompt needs tokenizer.json in {}: give --prompt-ids", options.model.string())};
+    prompt = SPARROW_TRY(tokenizer->encode(*options.prompt));
+  }
+  request.prompts = {std::move(prompt)};
+  const int64_t needed_tokens = static_cast<int64_t>(request.prompts.front().size()) + options.max_tokens;
+  if (engine_options.cache_tokens == 0) engine_options.cache_tokens = needed_tokens;
+  // Said before the cache is made: what is wrong with the prompt is not the cache's size.
+  SPARROW_TRY(validate(request, {.vocab_size = config.vocab_size,
+                                 .max_tokens = config.max_positions,
+                                 .cache_tokens = blocks_for_tokens(needed_tokens) * kBlockTokens}));
+  const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options));
+  return print_stream(*engine, std::move(request), Printer(options.prompt ? tokenizer.get() : nullptr));
 }
 
 }  // namespace sparrow::cli

@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: Apache-2.0
+// The part of `sparrow generate` that runs a file of prompts.
+#pragma once
+
+#include "base/result.h"
+#include "cli/commands.h"
+#include "engine/engine.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace sparrow::cli {
+
+// Answers every line of options.prompts, in order, in options.out; at most options.concurrency run at a time.
+// A bad line is answered with an error; only files that cannot be read or written are errors here.
+Status generate_file(Engine& engine, const GenerateOptions& options, const Request& defaults,
+                     const Tokenizer* tokenizer);
+
+}  // namespace sparrow::cli
