@@ -1,0 +1,194 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/auth.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <ctime>
+#include <fstream>
+#include <thread>
+
+#include "support/temp_dir.h"
+
+namespace sparrow::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+std::string write_file(const TempDir& dir, const std::string& text) {
+  const std::string path = (dir.path() / "keys").string();
+  std::ofstream(path) << text;
+  return path;
+}
+
+const ApiKey* ask(const ApiKeys& keys, const std::string& authorization) {
+  return keys.authenticate(&authorization);
+}
+
+TEST(ApiKeys, WithoutKeysEverybodyIsAnonymous) {
+  const ApiKeys keys;
+  EXPECT_TRUE(keys.empty());
+  ASSERT_NE(keys.authenticate(nullptr), nullptr);
+  EXPECT_EQ(keys.authenticate(nullptr)->id, "");
+  EXPECT_EQ(ask(keys, "Bearer whatever"), keys.authenticate(nullptr));
+}
+
+TEST(ApiKeys, TakesTheRightKeyAndNoOther) {
+  ApiKeys keys;
+  ASSERT_TRUE(keys.add("sk-first").ok());
+  ASSERT_TRUE(keys.add("sk-second").ok());
+  const ApiKey* first = ask(keys, "Bearer sk-first");
+  const ApiKey* second = ask(keys, "bearer sk-second");
+  ASSERT_NE(first, nullptr);
+  ASSERT_NE(second, nullptr);
+  EXPECT_NE(first->id, second->id);
+  for (const char* wrong : {"", "Bearer", "Bearer ", "sk-first", "Basic sk-first", "Bearer sk-firs",
+                            "Bearer sk-firstx", "Bearer sk-first ", "Bearer  sk-first", "Bearer SK-FIRST"})
+    EXPECT_EQ(ask(keys, wrong), nullptr) << wrong;
+  EXPECT_EQ(keys.authenticate(nullptr), nullptr);
+}
+
+TEST(ApiKeys, IdFollowsFromTheKeyAloneAndDoesNotShowIt) {
+  ApiKeys before, after;
+  ASSERT_TRUE(before.add("sk-1").ok());
+  ASSERT_TRUE(after.add("sk-2").ok());
+  ASSERT_TRUE(after.add("sk-1").ok());
+  const ApiKey* key = ask(before, "Bearer sk-1");
+  EXPECT_EQ(key->id, ask(after, "Bearer sk-1")->id);
+  EXPECT_EQ(key->id.size(), 32u);
+  EXPECT_EQ(key->name, "key-" + key->id.substr(0, 8));
+}
+
+TEST(ApiKeys, ReadsAFileWithCommentsNamesAndLimits) {
+  const TempDir dir;
+  ApiKeys keys;
+  ASSERT_TRUE(
+      keys.add_file(write_file(dir,
+                               "# our keys\n\n  sk-a\nsk-b name=bob requests=3 tokens=5000 # limited\r\n"
+                               "sk-c tokens=7\n"),
+                    {.max_requests = 9})
+          .ok());
+  EXPECT_EQ(keys.size(), 3u);
+  EXPECT_EQ(ask(keys, "Bearer sk-a")->limits.max_requests, 9);
+  const ApiKey* bob = ask(keys, "Bearer sk-b");
+  EXPECT_EQ(bob->name, "bob");
+  EXPECT_EQ(bob->limits.max_requests, 3);
+  EXPECT_EQ(bob->limits.max_tokens, 5000);
+  EXPECT_EQ(ask(keys, "Bearer sk-c")->limits.max_tokens, 7);
+}
+
+TEST(ApiKeys, SaysWhatIsWrongWithAFileWithoutShowingAKey) {
+  const TempDir dir;
+  const auto error = [&](const std::string& text) {
+    ApiKeys keys;
+    const Status status = keys.add_file(write_file(dir, text));
+    EXPECT_FALSE(status.ok()) << text;
+    EXPECT_THAT(status.error().message, Not(HasSubstr("sk-secret")));
+    return status.ok() ? "" : status.error().message;
+  };
+  EXPECT_THAT(error("# nothing\n"), HasSubstr("holds no API key"));
+  EXPECT_THAT(error("sk-a\nsk-secret limit=3\n"), HasSubstr("keys:2: after the key only"));
+  EXPECT_THAT(error("sk-secret requests=many\n"), HasSubstr("keys:1"));
+  EXPECT_THAT(error("sk-secret requests=0\n"), HasSubstr("keys:1"));
+  EXPECT_THAT(error("sk-secret requests=-1\n"), HasSubstr("keys:1"));
+  EXPECT_THAT(error("sk-secret\nsk-secret\n"), HasSubstr("keys:2: the same API key is given twice"));
+  EXPECT_THAT(error("sk-secret\x01\n"), HasSubstr("printable"));
+  EXPECT_THAT(error(std::string(513, 'k') + "\n"), HasSubstr("512"));
+  ApiKeys keys;
+  EXPECT_THAT(keys.add_file("/no/such/file").error().message, HasSubstr("/no/such/file"));
+}
+
+TEST(ApiKeys, ReadsAListAsAnEnvironmentVariableHoldsIt) {
+  ApiKeys keys;
+  ASSERT_TRUE(keys.add_list("sk-a, sk-b\nsk-c", "SPARROW_API_KEY").ok());
+  EXPECT_EQ(keys.size(), 3u);
+  EXPECT_NE(ask(keys, "Bearer sk-b"), nullptr);
+  EXPECT_THAT(keys.add_list(" , ", "SPARROW_API_KEY").error().message, HasSubstr("SPARROW_API_KEY holds no"));
+}
+
+// Thread time of many questions; the median of several rounds, as other programs share the core's caches.
+double seconds_per_question(const ApiKeys& keys, const std::string& authorization) {
+  std::vector<double> rounds;
+  for (int round = 0; round < 9; ++round) {
+    timespec start{}, end{};
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &start);
+    for (int i = 0; i < 200; ++i) ask(keys, authorization);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
+    rounds.push_back(static_cast<double>(end.tv_sec - start.tv_sec) +
+                     1e-9 * static_cast<double>(end.tv_nsec - start.tv_nsec));
+  }
+  std::sort(rounds.begin(), rounds.end());
+  return rounds[rounds.size() / 2] / 200;
+}
+
+TEST(ApiKeys, TakeTheSameTimeWhicheverKeyItIs) {
+  ApiKeys keys;
+  for (int i = 0; i < 1000; ++i) ASSERT_TRUE(keys.add("sk-" + std::to_string(i)).ok());
+  const double first = seconds_per_question(keys, "Bearer sk-0");
+  const double last = seconds_per_question(keys, "Bearer sk-999");
+  const double wrong = seconds_per_question(keys, "Bearer sk-wrong");
+  const auto [fastest, slowest] = std::minmax({first, last, wrong});
+  EXPECT_LT(slowest, 2 * fastest) << first << " " << last << " "
+                                  << wrong;  // a search that stops early: 100 times
+}
+
+TEST(KeyTicket, HoldsAPlaceUntilItIsGone) {
+  ApiKeys keys;
+  ASSERT_TRUE(keys.add("sk-a", "", {.max_requests = 2}).ok());
+  const ApiKey& key = *ask(keys, "Bearer sk-a");
+  Admission first = ApiKeys::admit(key, 10);
+  {
+    const Admission second = ApiKeys::admit(key, 10);
+    EXPECT_EQ(second.hit, LimitHit::kNone);
+    EXPECT_EQ(ApiKeys::admit(key, 10).hit, LimitHit::kRequests);
+    EXPECT_EQ(ApiKeys::admit(key, 10).hit, LimitHit::kRequests);  // a refusal holds nothing
+  }
+  EXPECT_EQ(ApiKeys::admit(key, 10).hit, LimitHit::kNone);
+  KeyTicket moved = std::move(first.ticket);
+  EXPECT_EQ(key.requests, 1);
+  moved.release();
+  moved.release();
+  EXPECT_EQ(key.requests, 0);
+  EXPECT_EQ(key.tokens, 0);
+}
+
+TEST(KeyTicket, LimitsTokensInFlightButNeverTheOnlyRequest) {
+  ApiKeys keys;
+  ASSERT_TRUE(keys.add("sk-a", "", {.max_tokens = 100}).ok());
+  const ApiKey& key = *ask(keys, "Bearer sk-a");
+  EXPECT_EQ(ApiKeys::admit(key, 1000).hit, LimitHit::kNone);  // alone, and gone at once
+  const Admission first = ApiKeys::admit(key, 60);
+  const Admission second = ApiKeys::admit(key, 40);
+  EXPECT_EQ(second.hit, LimitHit::kNone);
+  EXPECT_EQ(ApiKeys::admit(key, 1).hit, LimitHit::kTokens);
+}
+
+TEST(KeyTicket, ManyThreadsNeverHoldMoreThanTheLimit) {
+  ApiKeys keys;
+  ASSERT_TRUE(keys.add("sk-a", "", {.max_requests = 3}).ok());
+  const ApiKey& key = *ask(keys, "Bearer sk-a");
+  std::atomic<int> inside{0}, most{0}, admitted{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 8; ++t)
+    threads.emplace_back([&] {
+      for (int i = 0; i < 2000; ++i) {
+        const Admission admission = ApiKeys::admit(key, 5);
+        if (admission.hit != LimitHit::kNone) continue;
+        ++admitted;
+        const int now = ++inside;
+        int seen = most;
+        while (now > seen && !most.compare_exchange_weak(seen, now)) continue;
+        --inside;
+      }
+    });
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(most, 3);
+  EXPECT_GT(admitted, 0);
+  EXPECT_EQ(key.requests, 0);
+  EXPECT_EQ(key.tokens, 0);
+}
+
+}  // namespace
+}  // namespace sparrow::test
