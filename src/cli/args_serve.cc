@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command lines of `sparrow serve` and of its client, `sparrow chat`.
+#include <CLI/CLI.hpp>
+
+#include "cli/args_parts.h"
+
+namespace sparrow::cli {
+namespace {
+
+void add_network(CLI::App* command, ServeOptions& o) {
+  const char* group = "Network";
+  command->add_option("--host", o.host, "Address to listen at (default 127.0.0.1)")
+      ->type_name("ADDR")
+      ->group(group);
+  command->add_option("--port", o.port, "Port (default 8000; 0: any free one)")
+      ->check(CLI::Range(0, 65535))
+      ->type_name("N")
+      ->group(group);
+  command->add_option("--ssl-certfile", o.ssl_certfile, "Certificate (PEM): serve https")
+      ->type_name("FILE")
+      ->group(group);
+  command->add_option("--ssl-keyfile", o.ssl_keyfile, "Its private key (PEM)")
+      ->type_name("FILE")
+      ->group(group);
+  command->add_option("--allowed-origins", o.allowed_origins, "Web pages that may call (CORS); default: none")
+      ->type_name("ORIGIN...")
+      ->group(group);
+  command->add_option("--log-format", o.log_format, "human or json: one line for each request")
+      ->check(CLI::IsMember({"human", "json"}))
+      ->type_name("FORMAT")
+      ->group(group);
+}
+
+void add_keys(CLI::App* command, ServeOptions& o) {
+  const char* group = "Keys";
+  command->add_option("--api-key", o.api_keys, "Key that clients must send; also from SPARROW_API_KEY")
+      ->type_name("KEY...")
+      ->group(group);
+  command
+      ->add_option("--api-key-file", o.api_key_file,
+                   "One key a line, then name=, requests=, tokens= for that key")
+      ->type_name("FILE")
+      ->group(group);
+  command
+      ->add_flag("--allow-unauthenticated", o.allow_unauthenticated,
+                 "Listen off loopback without keys: anybody who can connect can use it")
+      ->group(group);
+  command
+      ->add_option("--max-requests-per-key", o.max_requests_per_key, "At the same time (default: no limit)")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N")
+      ->group(group);
+  command
+      ->add_option("--max-tokens-per-key", o.max_tokens_per_key,
+                   "In flight at the same time (default: no limit)")
+      ->check(CLI::NonNegativeNumber)
+      ->type_name("N")
+      ->group(group);
+}
+
+void add_engine(CLI::App* command, ServeOptions& o) {
+  const char* group = "Engine";
+  const auto number = [&](const char* flag, auto& value, int64_t least, const char* help) {
+    command->add_option(flag, value, help)
+        ->check(CLI::Range(least, int64_t{1} << 31))
+        ->type_name("N")
+        ->group(group);
+  };
+  number("--max-model-len", o.max_model_len, 1, "Tokens of a prompt and its answer (default: the model's)");
+  number("--max-num-seqs", o.max_num_seqs, 1, "Sequences running at the same time (default 256)");
+  number("--max-num-batched-tokens", o.max_num_batched_tokens, 1, "Tokens run in one step (default 512)");
+  number("--max-queued-requests", o.max_queued_requests, 1, "Waiting requests; more get 429 (default 1024)");
+  number("--queue-timeout", o.queue_timeout_seconds, 0,
+         "Seconds a request may wait to start (default: no limit)");
+  command
+      ->add_option("--kv-cache-memory", o.kv_cache_memory,
+                   "Size of the cache, such as 4G (default: by memory)")
+      ->type_name("SIZE")
+      ->group(group);
+  command
+      ->add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_caching,
+                 "Keep prefixes for requests to come (default: on)")
+      ->group(group);
+  command->add_option("--seed", o.seed, "Makes the draws of requests without a seed repeatable")
+      ->type_name("S")
+      ->group(group);
+  command->add_option("--threads", o.threads, "CPU threads (default: all)")
+      ->check(CLI::Range(1, 4096))
+      ->type_name("N")
+      ->group(group);
+}
+
+void add_text(CLI::App* command, ServeOptions& o) {
+  const char* group = "Text";
+  command
+      ->add_option("--served-model-name", o.served_model_names,
+                   "Names that requests may use (default: MODEL)")
+      ->type_name("NAME...")
+      ->group(group);
+  command->add_option("--chat-template", o.chat_template, "Template instead of the model's")
+      ->type_name("FILE")
+      ->group(group);
+  command->add_option("--tool-call-parser", o.tool_call_parser, "minimax_m3 (default) or none")
+      ->type_name("NAME")
+      ->group(group);
+  command->add_option("--reasoning-parser", o.reasoning_parser, "minimax_m3 (default) or none")
+      ->type_name("NAME")
+      ->group(group);
+  command
+      ->add_flag("--enable-auto-tool-choice", o.enable_auto_tool_choice,
+                 "Always on; accepted for scripts that say it")
+      ->group(group);
+  command
+      ->add_flag("--language-model-only", o.language_model_only,
+                 "Always so yet; accepted for scripts that say it")
+      ->group(group);
+  command
+      ->add_option("--generation-config", o.generation_config,
+                   "auto: sampling defaults of the model; none: 1.0")
+      ->check(CLI::IsMember({"auto", "none"}))
+      ->type_name("FROM")
+      ->group(group);
+}
+
+// They exist so that a script which sets them is told, and not surprised.
+void add_not_yet(CLI::App* command, ServeOptions& o) {
+  const char* group = "";  // not shown
+  command->add_option("--tensor-parallel-size,--tp", o.tensor_parallel_size)->group(group);
+  command->add_option("--data-parallel-size,--dp", o.data_parallel_size)->group(group);
+  command->add_flag("--enable-expert-parallel", o.enable_expert_parallel)->group(group);
+  command->add_option("--kv-cache-dtype", o.kv_cache_dtype)->group(group);
+  command->add_option("--block-size", o.block_size)->group(group);
+  command->add_option("--gpu-memory-utilization", o.gpu_memory_utilization)->group(group);
+  command->add_option("--load-format", o.load_format)->group(group);
+  command->add_option("--hf-overrides", o.hf_overrides)->group(group);
+  command->add_flag("--trust-request-chat-template", o.trust_request_chat_template)->group(group);
+}
+
+}  // namespace
+
+CLI::App* add_serve(CLI::App& app, ServeOptions& o) {
+  CLI::App* command = app.add_subcommand("serve", "Serve a model with the OpenAI API");
+  command->add_option("model,--model", o.model, "Folder of the checkpoint")->required()->type_name("MODEL");
+  add_network(command, o);
+  add_keys(command, o);
+  add_engine(command, o);
+  add_text(command, o);
+  add_not_yet(command, o);
+  command->footer(
+      "Examples:\n"
+      "  sparrow serve /tmp/small\n"
+      "  sparrow serve /models/m3 --served-model-name m3 --host 0.0.0.0 --api-key $KEY --max-model-len "
+      "131072\n"
+      "\nEndpoints: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health, "
+      "/ready,\n"
+      "/version, /metrics (Prometheus).\n");
+  return command;
+}
+
+CLI::App* add_chat(CLI::App& app, ChatOptions& o) {
+  CLI::App* command = app.add_subcommand("chat", "Talk to a server in the terminal");
+  command->add_option("--url", o.url, "Where the server is (default http://127.0.0.1:8000)")
+      ->type_name("URL");
+  command->add_option("--api-key", o.api_key, "Key to send (default: SPARROW_API_KEY)")->type_name("KEY");
+  command->add_option("--model", o.model, "Model to ask for (default: the server's first)")
+      ->type_name("NAME");
+  command->add_option("--system", o.system, "What the model is told before the conversation")
+      ->type_name("TEXT");
+  command->add_option("--temperature", o.temperature, "0 is greedy (default: the server's)")->type_name("T");
+  command->add_option("--max-tokens", o.max_tokens, "Longest answer (default: what the context leaves)")
+      ->check(CLI::Range(1, 1 << 24))
+      ->type_name("N");
+  command->add_option("--thinking", o.thinking, "enabled, disabled or adaptive (default: the model's)")
+      ->check(CLI::IsMember({"enabled", "disabled", "adaptive"}))
+      ->type_name("MODE");
+  command->footer(
+      "Examples:\n"
+      "  sparrow chat\n"
+      "  sparrow chat --url http://gpu-box:8000 --system 'Be terse.' --thinking disabled\n"
+      "  echo 'What is sparse attention?' | sparrow chat --max-tokens 200\n");
+  return command;
+}
+
+}  // namespace sparrow::cli

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// `sparrow chat`: what it takes.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/result.h"
+
+namespace sparrow::cli {
+
+struct ChatOptions {
+  std::string url = "http://127.0.0.1:8000";
+  std::string api_key;  // default: SPARROW_API_KEY
+  std::string model;    // default: the server's first one
+  std::string system;
+  std::optional<double> temperature;
+  std::optional<int> max_tokens;
+  std::optional<std::string> thinking;  // enabled, disabled or adaptive
+};
+
+Status run_chat(const ChatOptions& options);
+
+}  // namespace sparrow::cli

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+// `sparrow serve`: what it takes. The flags are those that people know from vLLM.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace sparrow::cli {
+
+struct ServeOptions {
+  std::filesystem::path model;
+  std::vector<std::string> served_model_names;  // default: the model's path as given
+  std::string host = "127.0.0.1";
+  int port = 8000;
+
+  std::vector<std::string> api_keys;
+  std::filesystem::path api_key_file;
+  bool allow_unauthenticated = false;
+  int max_requests_per_key = 0;  // 0: no limit
+  int64_t max_tokens_per_key = 0;
+  std::filesystem::path ssl_certfile, ssl_keyfile;
+  std::vector<std::string> allowed_origins;
+
+  int64_t max_model_len = 0;  // 0: what the model was made for and the cache can hold
+  int max_num_seqs = 256;
+  int max_num_batched_tokens = 512;
+  int max_queued_requests = 1024;
+  int queue_timeout_seconds = 0;  // 0: wait for ever
+  std::string kv_cache_memory;    // "4G"; empty: by the machine's memory
+  std::string kv_cache_dtype = "auto";
+  int block_size = 128;
+  bool prefix_caching = true;
+  int threads = 0;
+
+  std::filesystem::path chat_template;
+  std::string tool_call_parser = "minimax_m3", reasoning_parser = "minimax_m3";  // "none" turns one off
+  bool enable_auto_tool_choice = true, language_model_only = true;  // always so; known from other servers
+  std::string generation_config = "auto";                           // "auto" or "none"
+  std::optional<uint64_t> seed;
+  std::string log_format = "human";
+
+  // Known from other servers, and not here yet.
+  int tensor_parallel_size = 1, data_parallel_size = 1;
+  bool enable_expert_parallel = false;
+  std::optional<double> gpu_memory_utilization;
+  std::string load_format = "auto";
+  std::string hf_overrides;
+  bool trust_request_chat_template = false;
+};
+
+Status run_serve(const ServeOptions& options);
+
+}  // namespace sparrow::cli

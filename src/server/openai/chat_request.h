@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// A chat completion as it was asked for: fields in, prompt text out.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "base/json.h"
+#include "base/result.h"
+#include "server/openai/fields.h"
+#include "text/chat_template.h"
+#include "text/output/tool_schema.h"
+
+namespace sparrow::openai {
+
+// Borrows the request's document.
+struct ChatRequest {
+  enum class ToolChoice { kNone, kAuto, kRequired, kNamed };
+
+  GenerationFields fields;
+  Json messages;
+  std::optional<Json> tools;  // nullopt: none, or an empty list
+  ToolSet tool_set;
+  ToolChoice tool_choice = ToolChoice::kAuto;
+  std::string tool_name;  // of kNamed
+  bool parallel_tool_calls = true;
+  TemplateOptions options;
+  bool add_generation_prompt = true, continue_final_message = false;
+
+  bool drops_system_message = false;  // one after the first position, which the template does not render
+
+  // The answer must begin with a tool call.
+  bool forces_call() const {
+    return tool_choice == ToolChoice::kRequired || tool_choice == ToolChoice::kNamed;
+  }
+};
+
+Result<ChatRequest> read_chat_request(const Json& body, const Defaults& defaults);
+
+struct ChatPrompt {
+  std::string text;
+  bool starts_in_reasoning = false;  // the prompt ends inside a thinking block
+  // What the prompt already holds of the answer: a forced call. The parser reads it before the first token.
+  std::string begun_answer;
+};
+
+Result<ChatPrompt> render_prompt(const ChatRequest& request, const ChatTemplate& chat_template);
+
+}  // namespace sparrow::openai

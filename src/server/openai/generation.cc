@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/generation.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <utility>
+
+namespace sparrow::openai {
+namespace {
+
+// Neighbours of the same kind are one delta: a reader that lags gets fewer, larger messages.
+void merge_neighbours(std::vector<OutputDelta>& deltas) {
+  size_t kept = 0;
+  for (size_t i = 1; i < deltas.size(); ++i) {
+    OutputDelta& last = deltas[kept];
+    if (deltas[i].kind == last.kind && deltas[i].call == last.call && deltas[i].name.empty()) {
+      last.text += deltas[i].text;
+    } else {
+      deltas[++kept] = std::move(deltas[i]);
+    }
+  }
+  if (!deltas.empty()) deltas.resize(kept + 1);
+}
+
+int64_t num_characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+}
+
+}  // namespace
+
+Generation::Generation(const ServedModel& model, std::unique_ptr<Prepared> prepared,
+                       std::string_view request_id)
+    : prepared_(std::move(prepared)), num_prompt_tokens_(prepared_->num_prompt_tokens()) {
+  const bool chat = prepared_->endpoint == Endpoint::kChat;
+  const auto now = std::chrono::system_clock::now().time_since_epoch();
+  head_ = {.id = strf("{}-{}", chat ? "chatcmpl" : "cmpl", request_id),
+           .created = std::chrono::duration_cast<std::chrono::seconds>(now).count(),
+           .model = prepared_->fields.model.value_or(model.names[0]),
+           .tokenizer = &model.tokenizer,
+           .include_usage = prepared_->fields.include_usage,
+           .continuous_usage = prepared_->fields.continuous_usage};
+  const int outputs = prepared_->request.num_outputs();
+  answers_.reserve(static_cast<size_t>(outputs));
+  for (int i = 0; i < outputs; ++i)
+    answers_.push_back({.answer = Answer(model.tokenizer, prepared_->answer)});
+}
+
+bool Generation::take(TokenEvent event) {
+  Output& output = answers_[static_cast<size_t>(event.output)];
+  if (output.answer.finished()) return !finished();
+  output.dirty = true;
+  if (!output.answer.take(std::move(event), output.deltas)) ++num_finished_;
+  if (prepared_->request.logprobs) {
+    std::vector<TokenLogprobs> fresh = output.answer.take_logprobs();
+    std::move(fresh.begin(), fresh.end(), std::back_inserter(output.logprobs));
+  }
+  if (!streams()) {
+    for (const OutputDelta& delta : output.deltas) output.parsed.add(delta);
+    output.deltas.clear();
+  }
+  return !finished();
+}
+
+std::optional<Error> Generation::failure() const {
+  for (const Output& output : answers_) {
+    const auto failure = output.answer.failure();
+    if (!failure) continue;
+    switch (*failure) {
+      case FinishReason::kDeadline:
+        return Error{Errc::kBusy, "the request waited too long in the queue: try again later"};
+      case FinishReason::kError:
+        return Error{Errc::kCorrupt, output.answer.error()};
+      default:
+        return Error{Errc::kStopped, "the server is stopping"};
+    }
+  }
+  return std::nullopt;
+}
+
+void Generation::append_chunks(std::string& out) {
+  for (size_t i = 0; i < answers_.size(); ++i)
+    if (answers_[i].dirty) append_chunk(out, static_cast<int>(i));
+  if (!finished() || usage_sent_ || !head_.include_usage) return;
+  append_usage_chunk(out, head_, prepared_->endpoint == Endpoint::kChat, usage());
+  usage_sent_ = true;
+}
+
+void Generation::append_chunk(std::string& out, int index) {
+  Output& output = answers_[static_cast<size_t>(index)];
+  output.dirty = false;
+  merge_neighbours(output.deltas);
+  const bool ends = output.answer.finished() && !output.ended;
+  const bool chat = prepared_->endpoint == Endpoint::kChat;
+  ChunkPart part{.index = index,
+                 .first = !std::exchange(output.started, true),
+                 .deltas = output.deltas,
+                 .logprobs = output.logprobs,
+                 .wants_logprobs = prepared_->request.logprobs.has_value()};
+  part.text_offset = output.text_offset;
+  if (ends) {
+    output.ended = true;
+    part.finish_reason = output.answer.finish_reason();
+    part.stop_string = output.answer.stop_string();
+  }
+  if (chat) {
+    append_chat_chunks(out, head_, part, usage());
+  } else if (!output.deltas.empty() || !output.logprobs.empty() || ends) {
+    append_completion_chunk(out, head_, part, usage());
+  }
+  for (const OutputDelta& delta : output.deltas) output.text_offset += num_characters(delta.text);
+  output.deltas.clear();
+  output.logprobs.clear();
+}
+
+std::string Generation::response() {
+  const std::vector<Choice> all = choices();
+  return prepared_->endpoint == Endpoint::kChat ? chat_response(head_, all, usage())
+                                                : completion_response(head_, all, usage());
+}
+
+std::vector<Choice> Generation::choices() {
+  const Request& request = prepared_->request;
+  std::vector<Choice> out;
+  out.reserve(answers_.size());
+  for (size_t i = 0; i < answers_.size(); ++i) {
+    Output& output = answers_[i];
+    Choice choice{.output = std::move(output.parsed),
+                  .finish_reason = output.answer.finish_reason(),
+                  .stop_string = output.answer.stop_string(),
+                  .wants_logprobs = request.logprobs.has_value(),
+                  .logprobs = std::move(output.logprobs)};
+    // A prompt's log-probabilities come with its first choice and belong to all of them.
+    const size_t prompt = i / static_cast<size_t>(request.n);
+    choice.wants_prompt_logprobs = prepared_->fields.wants_prompt_logprobs;
+    choice.prompt_logprobs = answers_[prompt * static_cast<size_t>(request.n)].answer.prompt_logprobs();
+    if (prepared_->echo) {
+      choice.echoed_text = prepared_->prompt_texts[prompt];
+      choice.echoed_ids = request.prompts[prompt];
+    }
+    out.push_back(std::move(choice));
+  }
+  return out;
+}
+
+Usage Generation::usage() const {
+  Usage usage{.prompt_tokens = num_prompt_tokens_};
+  const auto n = static_cast<size_t>(prepared_->request.n);
+  for (size_t i = 0; i < answers_.size(); ++i) {
+    const Answer& answer = answers_[i].answer;
+    usage.completion_tokens += answer.num_tokens();
+    usage.reasoning_tokens += answer.num_reasoning_tokens();
+    if (i % n == 0) usage.cached_tokens += answer.num_cached_tokens();
+  }
+  return usage;
+}
+
+std::vector<std::string> Generation::finish_reasons() const {
+  std::vector<std::string> out;
+  for (const Output& output : answers_)
+    out.emplace_back(output.answer.failure() ? name_of(*output.answer.failure())
+                                             : output.answer.finish_reason());
+  return out;
+}
+
+}  // namespace sparrow::openai

@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+// Generation: the answers of one request as the engine's events come in, and the messages made of them. Knows
+// nothing of sockets: the service pumps events in and bytes out.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "engine/request.h"
+#include "server/openai/answer.h"
+#include "server/openai/prepare.h"
+#include "server/openai/response.h"
+
+namespace sparrow::openai {
+
+class Generation {
+ public:
+  // `request_id` makes the answer's id. The prepared request has been submitted, or is about to be.
+  Generation(const ServedModel& model, std::unique_ptr<Prepared> prepared, std::string_view request_id);
+
+  // Takes one event. False: no output needs more.
+  bool take(TokenEvent event);
+  bool finished() const { return num_finished_ == static_cast<int>(answers_.size()); }
+  // An output that did not come to an ordinary end, and what to tell the client.
+  std::optional<Error> failure() const;
+
+  bool streams() const { return prepared_->fields.stream; }
+  // Streams: appends the messages of what came since the last call; after the last event also the end.
+  void append_chunks(std::string& out);
+  // Whole answers, once finished.
+  std::string response();
+
+  Usage usage() const;
+  int64_t num_prompt_tokens() const { return num_prompt_tokens_; }
+  // "stop", "length", ... of each output, after finished().
+  std::vector<std::string> finish_reasons() const;
+
+ private:
+  struct Output {
+    Answer answer;
+    std::vector<OutputDelta> deltas;  // not sent yet
+    ParsedOutput parsed;              // of whole answers
+    std::vector<TokenLogprobs> logprobs;
+    bool started = false, ended = false;  // the first, the last message was made
+    bool dirty = false;
+    int64_t text_offset = 0;
+  };
+
+  void append_chunk(std::string& out, int index);
+  std::vector<Choice> choices();
+
+  std::unique_ptr<Prepared> prepared_;
+  ResponseHead head_;
+  std::vector<Output> answers_;
+  int num_finished_ = 0;
+  int64_t num_prompt_tokens_;
+  bool usage_sent_ = false;
+};
+
+}  // namespace sparrow::openai

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/prepare.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/json_writer.h"
+#include "server/openai/chat_request.h"
+#include "server/openai/completion_request.h"
+
+namespace sparrow::openai {
+namespace {
+
+// Without the tag's token the model cannot begin a call.
+constexpr std::string_view kCallToken = "<tool_call>";
+
+Result<std::vector<int32_t>> encode(const ServedModel& model, std::string_view text) {
+  return model.encode_cache.encode(text);
+}
+
+// What is left of the context, where the request does not say.
+Status set_max_tokens(Prepared& prepared, const Defaults& defaults) {
+  int64_t longest = 0;
+  for (const std::vector<int32_t>& prompt : prepared.request.prompts)
+    longest = std::max(longest, static_cast<int64_t>(prompt.size()));
+  const int64_t room = defaults.max_model_tokens - longest;
+  if (room < 0 || (room == 0 && prepared.fields.max_tokens != 0))
+    return Error{Errc::kInvalidArgument,
+                 strf("the prompt has {} tokens and this model takes {}, the answer included", longest,
+                      defaults.max_model_tokens),
+                 prepared.endpoint == Endpoint::kChat ? "messages" : "prompt"};
+  if (prepared.fields.max_tokens && *prepared.fields.max_tokens > room)
+    return Error{Errc::kInvalidArgument,
+                 strf("max_tokens {} and a prompt of {} tokens are more than the {} tokens this model takes",
+                      *prepared.fields.max_tokens, longest, defaults.max_model_tokens),
+                 "max_tokens"};
+  prepared.request.max_tokens = prepared.fields.max_tokens.value_or(room);
+  if (prepared.request.min_tokens > prepared.request.max_tokens)
+    return Error{Errc::kInvalidArgument,
+                 strf("min_tokens {} is more than max_tokens {}", prepared.request.min_tokens,
+                      prepared.request.max_tokens),
+                 "min_tokens"};
+  return Ok{};
+}
+
+Status prepare_chat(const Json& body, const ServedModel& model, Prepared& prepared) {
+  ChatRequest chat = SPARROW_TRY(read_chat_request(body, model.defaults));
+  SPARROW_TRY(check_model(chat.fields.model, model));
+  if (!model.chat_template)
+    return Error{Errc::kUnsupported, "this model has no chat template: use /v1/completions"};
+  const ChatPrompt prompt = SPARROW_TRY(render_prompt(chat, *model.chat_template));
+  if (chat.drops_system_message) prepared.warning = "late-system-message-not-rendered";
+  prepared.fields = std::move(chat.fields);
+  prepared.request = std::move(prepared.fields.request);
+  prepared.request.prompts.push_back(SPARROW_TRY(encode(model, prompt.text)));
+  prepared.tools = std::move(chat.tool_set);
+
+  // Calls are parsed also where there were no tools: their markers are never content.
+  prepared.answer.parser = OutputParserOptions{.parse_reasoning = model.parse_reasoning,
+                                               .starts_in_reasoning = prompt.starts_in_reasoning,
+                                               .parse_tools = model.parse_tools,
+                                               .tools = &prepared.tools};
+  prepared.answer.begun = prompt.begun_answer;
+  prepared.answer.single_call =
+      !chat.parallel_tool_calls || chat.tool_choice == ChatRequest::ToolChoice::kNamed;
+  if (chat.tool_choice == ChatRequest::ToolChoice::kNone)
+    if (const auto id = model.tokenizer.id_of(kCallToken))
+      prepared.request.sampling.banned_ids.push_back(*id);
+  return Ok{};
+}
+
+Status prepare_completion(const Json& body, const ServedModel& model, Prepared& prepared) {
+  CompletionRequest completion = SPARROW_TRY(read_completion_request(body, model.defaults));
+  SPARROW_TRY(check_model(completion.fields.model, model));
+  prepared.fields = std::move(completion.fields);
+  prepared.request = std::move(prepared.fields.request);
+  prepared.echo = completion.echo;
+  if (prepared.echo && prepared.fields.stream)
+    return Error{Errc::kUnsupported, "echo is not supported with stream", "echo"};
+  for (auto& prompt : completion.prompts) {
+    std::vector<int32_t> ids;
+    if (auto* text = std::get_if<std::string>(&prompt)) {
+      ids = SPARROW_TRY(encode(model, *text));
+      if (ids.empty())
+        return Error{Errc::kInvalidArgument, "prompt must hold at least one token, got \"\"", "prompt"};
+      if (prepared.echo) prepared.prompt_texts.push_back(std::move(*text));
+    } else {
+      ids = std::move(std::get<std::vector<int32_t>>(prompt));
+      if (prepared.echo) prepared.prompt_texts.push_back(SPARROW_TRY(model.tokenizer.decode(ids)));
+    }
+    prepared.request.prompts.push_back(std::move(ids));
+  }
+  return Ok{};
+}
+
+Status check_fields(const Json& body, std::span<const std::string_view> known) {
+  SPARROW_TRY(body.expect_object());
+  for (size_t i = 0; i < body.size(); ++i)
+    if (std::find(known.begin(), known.end(), body.key(i)) == known.end())
+      return body.member(i).error("is not a field of this request");
+  return Ok{};
+}
+
+// The text that /tokenize is about: a prompt, or messages as a chat would render them.
+Result<std::string> text_to_tokenize(const Json& body, const ServedModel& model) {
+  if (const auto prompt = body.find("prompt")) return prompt->as_string();
+  if (!body.find("messages"))
+    return Error{Errc::kInvalidArgument, "prompt is missing; messages would do as well", "prompt"};
+  if (!model.chat_template) return Error{Errc::kUnsupported, "this model has no chat template", "messages"};
+  ChatInput input{.messages = SPARROW_TRY(body.at("messages"))};
+  input.tools = body.find("tools");
+  if (const auto kwargs = body.find("chat_template_kwargs"))
+    input.options = SPARROW_TRY(parse_template_options(*kwargs));
+  input.continue_final_message = SPARROW_TRY(body.bool_or("continue_final_message", false));
+  input.add_generation_prompt =
+      SPARROW_TRY(body.bool_or("add_generation_prompt", !input.continue_final_message));
+  return model.chat_template->render(input);
+}
+
+}  // namespace
+
+int64_t Prepared::num_prompt_tokens() const {
+  int64_t sum = 0;
+  for (const std::vector<int32_t>& prompt : request.prompts) sum += static_cast<int64_t>(prompt.size());
+  return sum;
+}
+
+Status check_model(const std::optional<std::string>& name, const ServedModel& model) {
+  if (!name || std::find(model.names.begin(), model.names.end(), *name) != model.names.end()) return Ok{};
+  return Error{Errc::kNotFound,
+               strf("the model {} does not exist; this server has {}", json_quoted(*name),
+                    json_quoted(model.names[0])),
+               "model"};
+}
+
+Result<std::unique_ptr<Prepared>> prepare(Endpoint endpoint, std::string_view body,
+                                          const ServedModel& model) {
+  JsonDocument document = SPARROW_TRY(JsonDocument::parse(body, "the request's body", kBodyLimits));
+  auto prepared =
+      std::unique_ptr<Prepared>(new Prepared{.endpoint = endpoint, .document = std::move(document)});
+  const Json root = prepared->document.root();
+  if (endpoint == Endpoint::kChat) {
+    SPARROW_TRY(prepare_chat(root, model, *prepared));
+  } else {
+    SPARROW_TRY(prepare_completion(root, model, *prepared));
+  }
+  prepared->answer.stop = prepared->fields.stop;
+  prepared->answer.include_stop = prepared->fields.include_stop_in_output;
+  SPARROW_TRY(set_max_tokens(*prepared, model.defaults));
+  return prepared;
+}
+
+Result<std::string> tokenize(std::string_view body, const ServedModel& model) {
+  static constexpr std::array<std::string_view, 9> kFields = {"model",
+                                                              "prompt",
+                                                              "messages",
+                                                              "tools",
+                                                              "chat_template_kwargs",
+                                                              "add_generation_prompt",
+                                                              "continue_final_message",
+                                                              "add_special_tokens",
+                                                              "return_token_strs"};
+  const JsonDocument document = SPARROW_TRY(JsonDocument::parse(body, "the request's body", kBodyLimits));
+  const Json root = document.root();
+  SPARROW_TRY(check_fields(root, kFields));
+  if (const auto name = root.find("model")) SPARROW_TRY(check_model(SPARROW_TRY(name->as_string()), model));
+  SPARROW_TRY(root.bool_or("add_special_tokens", true));  // the tokenizer adds none in either case
+  const bool strings = SPARROW_TRY(root.bool_or("return_token_strs", false));
+  const std::vector<int32_t> ids = SPARROW_TRY(encode(model, SPARROW_TRY(text_to_tokenize(root, model))));
+  JsonWriter json;
+  json.begin_object().key("count").integer(ids.size());
+  json.key("max_model_len").integer(model.defaults.max_model_tokens);
+  json.key("tokens").begin_array();
+  for (const int32_t id : ids) json.integer(id);
+  json.end_array().key("token_strs");
+  if (strings) {
+    json.begin_array();
+    for (const int32_t id : ids) json.string(SPARROW_TRY(model.tokenizer.decode(std::span(&id, 1))));
+    json.end_array();
+  } else {
+    json.null();
+  }
+  json.end_object();
+  return json.take();
+}
+
+Result<std::string> detokenize(std::string_view body, const ServedModel& model) {
+  static constexpr std::array<std::string_view, 2> kFields = {"model", "tokens"};
+  const JsonDocument document = SPARROW_TRY(JsonDocument::parse(body, "the request's body", kBodyLimits));
+  const Json root = document.root();
+  SPARROW_TRY(check_fields(root, kFields));
+  if (const auto name = root.find("model")) SPARROW_TRY(check_model(SPARROW_TRY(name->as_string()), model));
+  const auto ids = SPARROW_TRY(read_token_ids(SPARROW_TRY(root.at("tokens")), model.defaults.vocab_size));
+  JsonWriter json;
+  json.begin_object().key("prompt").string(SPARROW_TRY(model.tokenizer.decode(ids))).end_object();
+  return json.take();
+}
+
+}  // namespace sparrow::openai

@@ -1,0 +1,313 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/openai/response.h"
+
+#include "base/json_writer.h"
+#include "base/strf.h"
+#include "base/utf8.h"
+
+namespace sparrow::openai {
+namespace {
+
+using Kind = OutputDelta::Kind;
+
+// The text of one token; what is not UTF-8 alone becomes U+FFFD, and its bytes are told beside it.
+std::string token_text(const Tokenizer& tokenizer, int32_t id) {
+  return tokenizer.decode(std::span(&id, 1)).value();
+}
+
+int64_t num_characters(std::string_view text) {
+  int64_t count = 0;
+  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xc0) != 0x80;
+  return count;
+}
+
+void write_usage(JsonWriter& json, const Usage& usage) {
+  json.key("usage").begin_object();
+  json.key("prompt_tokens").integer(usage.prompt_tokens);
+  json.key("completion_tokens").integer(usage.completion_tokens);
+  json.key("total_tokens").integer(usage.prompt_tokens + usage.completion_tokens);
+  json.key("prompt_tokens_details")
+      .begin_object()
+      .key("cached_tokens")
+      .integer(usage.cached_tokens)
+      .end_object();
+  json.key("completion_tokens_details").begin_object();
+  json.key("reasoning_tokens").integer(usage.reasoning_tokens).end_object();
+  json.end_object();
+}
+
+void write_head(JsonWriter& json, const ResponseHead& head, std::string_view object) {
+  json.begin_object();
+  json.key("id").string(head.id);
+  json.key("object").string(object);
+  json.key("created").integer(head.created);
+  json.key("model").string(head.model);
+}
+
+void write_string_or_null(JsonWriter& json, std::string_view key, std::string_view text) {
+  json.key(key);
+  text.empty() ? json.null() : json.string(text);
+}
+
+void write_token(JsonWriter& json, const Tokenizer& tokenizer, const TokenLogprob& token) {
+  json.key("token").string(token_text(tokenizer, token.id));
+  json.key("logprob").number(token.logprob);
+  json.key("bytes").begin_array();
+  for (const char byte : tokenizer.bytes_of(token.id).value()) json.integer(static_cast<unsigned char>(byte));
+  json.end_array();
+}
+
+void write_chat_logprobs(JsonWriter& json, const Tokenizer& tokenizer, bool wanted,
+                         std::span<const TokenLogprobs> logprobs) {
+  json.key("logprobs");
+  if (!wanted) {
+    json.null();
+    return;
+  }
+  json.begin_object().key("content").begin_array();
+  for (const TokenLogprobs& entry : logprobs) {
+    json.begin_object();
+    write_token(json, tokenizer, entry.token);
+    json.key("top_logprobs").begin_array();
+    for (const TokenLogprob& top : entry.top) {
+      json.begin_object();
+      write_token(json, tokenizer, top);
+      json.end_object();
+    }
+    json.end_array().end_object();
+  }
+  json.end_array().end_object();
+}
+
+// The four parallel lists of text completions. The first prompt token has no log-probability.
+void write_completion_logprobs(JsonWriter& json, const Tokenizer& tokenizer, bool wanted,
+                               std::span<const int32_t> echoed_ids,
+                               std::span<const TokenLogprobs> prompt_logprobs,
+                               std::span<const TokenLogprobs> logprobs, int64_t offset) {
+  json.key("logprobs");
+  if (!wanted) {
+    json.null();
+    return;
+  }
+  JsonWriter offsets, values, tokens, tops;
+  for (JsonWriter* list : {&offsets, &values, &tokens, &tops}) list->begin_array();
+  const auto add = [&](int32_t id, const TokenLogprobs* entry) {
+    const std::string text = token_text(tokenizer, id);
+    offsets.integer(offset);
+    offset += num_characters(text);
+    tokens.string(text);
+    if (!entry) {
+      values.null();
+      tops.null();
+      return;
+    }
+    values.number(entry->token.logprob);
+    tops.begin_object();
+    for (const TokenLogprob& top : entry->top) tops.key(token_text(tokenizer, top.id)).number(top.logprob);
+    tops.end_object();
+  };
+  for (size_t i = 0; i < echoed_ids.size(); ++i)
+    add(echoed_ids[i], i > 0 && i <= prompt_logprobs.size() ? &prompt_logprobs[i - 1] : nullptr);
+  for (const TokenLogprobs& entry : logprobs) add(entry.token.id, &entry);
+  for (JsonWriter* list : {&offsets, &values, &tokens, &tops}) list->end_array();
+  json.begin_object();
+  json.key("text_offset").raw(offsets.text());
+  json.key("token_logprobs").raw(values.text());
+  json.key("tokens").raw(tokens.text());
+  json.key("top_logprobs").raw(tops.text());
+  json.end_object();
+}
+
+// As vLLM writes them: null for the first token, then for each one a map from ids.
+void write_prompt_logprobs(JsonWriter& json, const Tokenizer& tokenizer, const Choice& choice) {
+  json.key("prompt_logprobs");
+  if (!choice.wants_prompt_logprobs) {
+    json.null();
+    return;
+  }
+  json.begin_array().null();
+  for (const TokenLogprobs& entry : choice.prompt_logprobs) {
+    json.begin_object();
+    const auto add = [&](const TokenLogprob& token, int rank) {
+      json.key(strf("{}", token.id)).begin_object().key("logprob").number(token.logprob).key("rank");
+      rank > 0 ? json.integer(rank) : json.null();
+      json.key("decoded_token").string(token_text(tokenizer, token.id)).end_object();
+    };
+    bool listed = false;
+    for (size_t i = 0; i < entry.top.size(); ++i) {
+      add(entry.top[i], static_cast<int>(i) + 1);
+      listed |= entry.top[i].id == entry.token.id;
+    }
+    if (!listed) add(entry.token, 0);
+    json.end_object();
+  }
+  json.end_array();
+}
+
+std::string call_id(const ResponseHead& head, int index, int call) {
+  return strf("call_{}_{}_{}", std::string_view(head.id).substr(head.id.find('-') + 1), index, call);
+}
+
+void write_call_head(JsonWriter& json, const ResponseHead& head, int index, int call) {
+  json.key("id").string(call_id(head, index, call)).key("type").string("function");
+}
+
+void write_message(JsonWriter& json, const ResponseHead& head, int index, const ParsedOutput& output) {
+  json.key("message").begin_object();
+  json.key("role").string("assistant");
+  // An answer that is nothing but calls or reasoning has no content.
+  json.key("content");
+  const bool has_other = !output.tool_calls.empty() || !output.reasoning.empty();
+  output.content.empty() && has_other ? json.null() : json.string(output.content);
+  json.key("refusal").null();
+  write_string_or_null(json, "reasoning", output.reasoning);
+  write_string_or_null(json, "reasoning_content", output.reasoning);
+  if (!output.tool_calls.empty()) {
+    json.key("tool_calls").begin_array();
+    for (size_t i = 0; i < output.tool_calls.size(); ++i) {
+      json.begin_object();
+      write_call_head(json, head, index, static_cast<int>(i));
+      json.key("function").begin_object().key("name").string(output.tool_calls[i].name);
+      json.key("arguments").string(output.tool_calls[i].arguments).end_object().end_object();
+    }
+    json.end_array();
+  }
+  json.end_object();
+}
+
+void write_delta(JsonWriter& json, const ResponseHead& head, int index, const OutputDelta& delta) {
+  json.key("delta").begin_object();
+  switch (delta.kind) {
+    case Kind::kContent:
+      json.key("content").string(delta.text);
+      break;
+    case Kind::kReasoning:
+      json.key("reasoning").string(delta.text).key("reasoning_content").string(delta.text);
+      break;
+    case Kind::kToolCall:
+      json.key("tool_calls").begin_array().begin_object().key("index").integer(delta.call);
+      if (!delta.name.empty()) write_call_head(json, head, index, delta.call);
+      json.key("function").begin_object();
+      if (!delta.name.empty()) json.key("name").string(delta.name);
+      json.key("arguments").string(delta.text).end_object().end_object().end_array();
+      break;
+  }
+  json.end_object();
+}
+
+void write_stream_usage(JsonWriter& json, const ResponseHead& head, const Usage& usage) {
+  if (head.continuous_usage) return write_usage(json, usage);
+  if (head.include_usage) json.key("usage").null();
+}
+
+// One chat chunk; `write_part` writes the choice's "delta".
+template <typename WriteDelta>
+void append_chat_chunk(std::string& out, const ResponseHead& head, const ChunkPart& part, bool with_logprobs,
+                       std::string_view finish_reason, const Usage& usage, WriteDelta&& write_the_delta) {
+  JsonWriter json;
+  write_head(json, head, "chat.completion.chunk");
+  json.key("choices").begin_array().begin_object().key("index").integer(part.index);
+  write_the_delta(json);
+  write_chat_logprobs(json, *head.tokenizer, part.wants_logprobs && with_logprobs, part.logprobs);
+  write_string_or_null(json, "finish_reason", finish_reason);
+  if (!finish_reason.empty()) write_string_or_null(json, "stop_reason", part.stop_string);
+  json.end_object().end_array();
+  write_stream_usage(json, head, usage);
+  json.end_object();
+  append_event(out, json.text());
+}
+
+}  // namespace
+
+std::string chat_response(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage) {
+  JsonWriter json;
+  write_head(json, head, "chat.completion");
+  json.key("choices").begin_array();
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const Choice& choice = choices[i];
+    json.begin_object().key("index").integer(i);
+    write_message(json, head, static_cast<int>(i), choice.output);
+    write_chat_logprobs(json, *head.tokenizer, choice.wants_logprobs, choice.logprobs);
+    json.key("finish_reason").string(choice.finish_reason);
+    write_string_or_null(json, "stop_reason", choice.stop_string);
+    json.end_object();
+  }
+  json.end_array();
+  write_usage(json, usage);
+  write_prompt_logprobs(json, *head.tokenizer, choices[0]);
+  json.end_object();
+  return json.take();
+}
+
+std::string completion_response(const ResponseHead& head, std::span<const Choice> choices,
+                                const Usage& usage) {
+  JsonWriter json;
+  write_head(json, head, "text_completion");
+  json.key("choices").begin_array();
+  for (size_t i = 0; i < choices.size(); ++i) {
+    const Choice& choice = choices[i];
+    json.begin_object().key("index").integer(i);
+    json.key("text").string(choice.echoed_text + choice.output.content);
+    write_completion_logprobs(json, *head.tokenizer, choice.wants_logprobs, choice.echoed_ids,
+                              choice.prompt_logprobs, choice.logprobs, 0);
+    json.key("finish_reason").string(choice.finish_reason);
+    write_string_or_null(json, "stop_reason", choice.stop_string);
+    write_prompt_logprobs(json, *head.tokenizer, choice);
+    json.end_object();
+  }
+  json.end_array();
+  write_usage(json, usage);
+  json.end_object();
+  return json.take();
+}
+
+void append_chat_chunks(std::string& out, const ResponseHead& head, const ChunkPart& part,
+                        const Usage& usage) {
+  if (part.first)
+    append_chat_chunk(out, head, part, false, "", usage, [](JsonWriter& json) {
+      json.key("delta").begin_object().key("role").string("assistant").key("content").string("").end_object();
+    });
+  // Log-probabilities go with the first message of this step.
+  bool logprobs_due = !part.logprobs.empty();
+  for (const OutputDelta& delta : part.deltas)
+    append_chat_chunk(out, head, part, std::exchange(logprobs_due, false), "", usage,
+                      [&](JsonWriter& json) { write_delta(json, head, part.index, delta); });
+  if (part.finish_reason.empty() && !logprobs_due) return;
+  append_chat_chunk(out, head, part, logprobs_due, part.finish_reason, usage,
+                    [](JsonWriter& json) { json.key("delta").begin_object().end_object(); });
+}
+
+void append_completion_chunk(std::string& out, const ResponseHead& head, const ChunkPart& part,
+                             const Usage& usage) {
+  std::string text;
+  for (const OutputDelta& delta : part.deltas) text += delta.text;
+  JsonWriter json;
+  write_head(json, head, "text_completion");
+  json.key("choices").begin_array().begin_object().key("index").integer(part.index);
+  json.key("text").string(text);
+  write_completion_logprobs(json, *head.tokenizer, part.wants_logprobs, {}, {}, part.logprobs,
+                            part.text_offset);
+  write_string_or_null(json, "finish_reason", part.finish_reason);
+  write_string_or_null(json, "stop_reason", part.stop_string);
+  json.end_object().end_array();
+  write_stream_usage(json, head, usage);
+  json.end_object();
+  append_event(out, json.text());
+}
+
+void append_usage_chunk(std::string& out, const ResponseHead& head, bool chat, const Usage& usage) {
+  JsonWriter json;
+  write_head(json, head, chat ? "chat.completion.chunk" : "text_completion");
+  json.key("choices").begin_array().end_array();
+  write_usage(json, usage);
+  json.end_object();
+  append_event(out, json.text());
+}
+
+void append_event(std::string& out, std::string_view json) {
+  out += "data: ";
+  out += json;
+  out += "\n\n";
+}
+
+}  // namespace sparrow::openai

@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+// What answers look like on the wire: whole chat and text completions and their chunks, as OpenAI and vLLM
+// write them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/request.h"
+#include "text/output/output_parser.h"
+#include "text/tokenizer/tokenizer.h"
+
+namespace sparrow::openai {
+
+struct Usage {
+  int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0, reasoning_tokens = 0;
+};
+
+// What all messages of one response have in common.
+struct ResponseHead {
+  std::string id;  // "chatcmpl-..." or "cmpl-..."
+  int64_t created = 0;
+  std::string model;
+  const Tokenizer* tokenizer = nullptr;
+  // Of streams.
+  bool include_usage = false;     // "usage" is there, null until the end
+  bool continuous_usage = false;  // and has its value in every chunk
+};
+
+// A finished choice.
+struct Choice {
+  ParsedOutput output;
+  std::string finish_reason, stop_string;
+  bool wants_logprobs = false;
+  std::vector<TokenLogprobs> logprobs, prompt_logprobs;
+  bool wants_prompt_logprobs = false;
+  // Of text completions with echo.
+  std::string echoed_text;
+  std::vector<int32_t> echoed_ids;
+};
+
+std::string chat_response(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage);
+std::string completion_response(const ResponseHead& head, std::span<const Choice> choices,
+                                const Usage& usage);
+
+// One step of a stream. Calls are numbered through by the parser; their ids follow from the response's id.
+struct ChunkPart {
+  int index = 0;
+  bool first = false;  // of this choice: says the role
+  std::span<const OutputDelta> deltas;
+  std::span<const TokenLogprobs> logprobs;
+  bool wants_logprobs = false;
+  std::string_view finish_reason;  // empty: goes on
+  std::string_view stop_string;
+  int64_t text_offset = 0;  // text completions: characters before this chunk
+};
+
+// "data: {...}\n\n", several of them where one message cannot hold the deltas.
+void append_chat_chunks(std::string& out, const ResponseHead& head, const ChunkPart& part,
+                        const Usage& usage);
+void append_completion_chunk(std::string& out, const ResponseHead& head, const ChunkPart& part,
+                             const Usage& usage);
+// The chunk that only says the usage.
+void append_usage_chunk(std::string& out, const ResponseHead& head, bool chat, const Usage& usage);
+void append_event(std::string& out, std::string_view json);
+inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
+
+}  // namespace sparrow::openai

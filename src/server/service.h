@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// Service: the OpenAI API over an engine. Routes requests, runs completions and streams their answers. Its
+// handlers are coroutines on the HTTP server's threads; what takes long runs on workers of its own.
+#pragma once
+
+#include <atomic>
+#include <boost/asio/awaitable.hpp>
+#include <boost/asio/thread_pool.hpp>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "base/json_writer.h"
+#include "engine/engine.h"
+#include "server/auth.h"
+#include "server/http/http.h"
+#include "server/metrics.h"
+#include "server/openai/generation.h"
+#include "server/openai/prepare.h"
+#include "server/service_metrics.h"
+
+namespace sparrow {
+
+struct ServiceOptions {
+  std::optional<uint64_t> seed;  // draws of requests without a seed repeat with it; nullopt: they do not
+  std::optional<std::chrono::milliseconds> queue_timeout;
+  std::string version;
+};
+
+class Service {
+ public:
+  // All references are borrowed and must outlive the HTTP server that calls this.
+  Service(Engine& engine, openai::ServedModel model, const ApiKeys& keys, Metrics& metrics,
+          ServiceOptions options);
+
+  // Refuses what has no valid key before its body is read.
+  std::optional<HttpResponse> check_head(const HttpRequest& request) const;
+  net::awaitable<void> handle(Exchange& exchange);
+
+ private:
+  struct Pump;
+
+  net::awaitable<void> complete(Exchange& exchange, openai::Endpoint endpoint);
+  net::awaitable<Result<std::unique_ptr<openai::Prepared>>> prepare(Exchange& exchange,
+                                                                    openai::Endpoint endpoint);
+  net::awaitable<void> answer_whole(Exchange& exchange, Pump& pump);
+  net::awaitable<void> answer_stream(Exchange& exchange, Pump& pump);
+  void record(Exchange& exchange, const Pump& pump);
+  HttpResponse refuse(const Error& error);
+  HttpResponse answer_now(const HttpRequest& request, bool draining);
+  std::string models_json() const;
+  void write_model(JsonWriter& json, const std::string& name) const;
+  uint64_t next_seed();
+
+  Engine& engine_;
+  const openai::ServedModel model_;
+  const ApiKeys& keys_;
+  Metrics& metrics_;
+  const ServiceOptions options_;
+  ServiceMetrics counts_;
+  const int64_t created_;
+  std::atomic<uint64_t> num_seeds_{0};
+  net::thread_pool workers_{1};
+};
+
+}  // namespace sparrow

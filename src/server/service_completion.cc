@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+// Completions: body -> engine -> answer, whole or as it comes.
+#include <boost/asio/post.hpp>
+#include <chrono>
+#include <utility>
+#include <vector>
+
+#include "server/service.h"
+
+namespace sparrow {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Bodies beyond this are read by a worker: parsing and tokenising them would hold up every stream of this
+// thread.
+constexpr size_t kInlineBytes = 8 << 10;
+// A comment now and then keeps proxies from closing a stream whose prompt takes long.
+constexpr std::chrono::seconds kKeepAlive{10};
+constexpr std::string_view kKeepAliveEvent = ": keep-alive\n\n";
+
+double seconds_since(Clock::time_point start) {
+  return std::chrono::duration<double>(Clock::now() - start).count();
+}
+
+// The ids that sequences of this request share prefixes under: those of other keys never match.
+std::string cache_salt(const ApiKey& key, const std::optional<std::string>& wanted) {
+  return wanted ? key.id + '/' + *wanted : key.id;
+}
+
+}  // namespace
+
+// One request between the engine and its client.
+struct Service::Pump {
+  std::unique_ptr<TokenStream> stream;
+  openai::Generation generation;
+  KeyTicket ticket;
+  std::vector<Clock::time_point> last_token;  // of each output
+
+  // Takes what has come. Counts the times between tokens.
+  void take(ServiceMetrics& counts, Clock::time_point received_at) {
+    while (auto event = stream->try_next()) {
+      if (event->id) {
+        const Clock::time_point now = Clock::now();
+        Clock::time_point& last = last_token[static_cast<size_t>(event->output)];
+        const double seconds = std::chrono::duration<double>(now - std::max(last, received_at)).count();
+        (last == Clock::time_point{} ? counts.time_to_first_token : counts.inter_token_latency)
+            .observe(seconds);
+        last = now;
+      }
+      if (!generation.take(std::move(*event))) break;
+    }
+  }
+};
+
+net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endpoint) {
+  const ApiKey* key = keys_.authenticate(exchange.request().headers.find("Authorization"));
+  SPARROW_CHECK(key != nullptr);  // check_head() let it pass
+  auto prepared = co_await prepare(exchange, endpoint);
+  if (exchange.peer_gone()) co_return;
+  if (!prepared.ok()) {
+    HttpResponse response = refuse(prepared.error());
+    co_await exchange.respond(std::move(response));
+    co_return;
+  }
+  openai::Prepared& ready = **prepared;
+  if (ready.warning) exchange.annotate("warning", ready.warning);
+  ready.request.sampling.seed = ready.fields.seed ? *ready.fields.seed : next_seed();
+  ready.request.salt = cache_salt(*key, ready.fields.cache_salt);
+  ready.request.queue_timeout = options_.queue_timeout;
+
+  Admission admission = ApiKeys::admit(
+      *key, ready.num_prompt_tokens() + ready.request.max_tokens * ready.request.num_outputs());
+  if (admission.hit != LimitHit::kNone) {
+    HttpResponse response = refuse({Errc::kBusy, admission.hit == LimitHit::kRequests
+                                                     ? "this key has as many requests running as it may"
+                                                     : "this key has as many tokens in flight as it may"});
+    co_await exchange.respond(std::move(response));
+    co_return;
+  }
+  auto stream = engine_.submit(ready.request);
+  if (!stream.ok()) {
+    HttpResponse response = refuse(stream.error());
+    co_await exchange.respond(std::move(response));
+    co_return;
+  }
+  const auto outputs = static_cast<size_t>(ready.request.num_outputs());
+  Pump pump{
+      .stream = std::move(stream).value(),
+      .generation = openai::Generation(model_, std::move(prepared).value(), exchange.request().request_id),
+      .ticket = std::move(admission.ticket),
+      .last_token = std::vector<Clock::time_point>(outputs)};
+  Waker waker = exchange.waker();
+  pump.stream->set_wake([waker] { waker.wake(); });
+  if (pump.generation.streams()) {
+    co_await answer_stream(exchange, pump);
+  } else {
+    co_await answer_whole(exchange, pump);
+  }
+  record(exchange, pump);
+}
+
+net::awaitable<Result<std::unique_ptr<openai::Prepared>>> Service::prepare(Exchange& exchange,
+                                                                           openai::Endpoint endpoint) {
+  using Outcome = Result<std::unique_ptr<openai::Prepared>>;
+  const std::string& body = exchange.request().body;
+  if (body.size() <= kInlineBytes) co_return openai::prepare(endpoint, body, model_);
+
+  // The job owns what it reads: its client may be gone before it is done.
+  struct Job {
+    std::string body;
+    std::optional<Outcome> outcome;
+    std::atomic<bool> done{false};
+  };
+  const auto job = std::make_shared<Job>();
+  job->body = body;
+  Waker waker = exchange.waker();
+  net::post(workers_, [this, job, endpoint, waker] {
+    job->outcome.emplace(openai::prepare(endpoint, job->body, model_));
+    job->done.store(true, std::memory_order_release);
+    waker.wake();
+  });
+  while (!job->done.load(std::memory_order_acquire)) {
+    const WaitResult result = co_await exchange.wait();
+    if (result == WaitResult::kPeerGone) co_return Error{Errc::kStopped, "the client is gone"};
+  }
+  co_return std::move(*job->outcome);
+}
+
+net::awaitable<void> Service::answer_whole(Exchange& exchange, Pump& pump) {
+  for (;;) {
+    pump.take(counts_, exchange.request().received_at);
+    if (pump.generation.finished()) break;
+    const WaitResult result = co_await exchange.wait();
+    if (result == WaitResult::kPeerGone) co_return;
+  }
+  pump.stream->cancel();
+  if (const auto failure = pump.generation.failure()) {
+    HttpResponse refusal = failure->code == Errc::kCorrupt
+                               ? error_response({.status = 500, .message = failure->message})
+                               : refuse(*failure);
+    co_await exchange.respond(std::move(refusal));
+    co_return;
+  }
+  HttpResponse response{.body = pump.generation.response()};
+  co_await exchange.respond(std::move(response));
+}
+
+net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
+  std::string out;
+  bool begun = false;
+  for (;;) {
+    pump.take(counts_, exchange.request().received_at);
+    const auto failure = pump.generation.failure();
+    if (failure && !begun) {
+      HttpResponse refusal = failure->code == Errc::kCorrupt
+                                 ? error_response({.status = 500, .message = failure->message})
+                                 : refuse(*failure);
+      co_await exchange.respond(std::move(refusal));
+      co_return;
+    }
+    if (failure) {
+      const int status = failure->code == Errc::kCorrupt ? 500 : 503;
+      openai::append_event(out, error_json({.status = status, .message = failure->message}));
+    } else {
+      pump.generation.append_chunks(out);
+    }
+    const bool ends = failure || pump.generation.finished();
+    if (ends) out += openai::kDoneEvent;
+    if (!out.empty()) {
+      if (!std::exchange(begun, true)) {
+        HttpHeaders headers;
+        headers.add("Cache-Control", "no-cache");
+        headers.add("X-Accel-Buffering", "no");  // proxies that hold answers back would undo streaming
+        const bool started = co_await exchange.begin_stream("text/event-stream", std::move(headers));
+        if (!started) co_return;
+      }
+      const bool written = co_await exchange.write(out);
+      if (!written) co_return;
+      out.clear();
+    }
+    if (ends) break;
+    const WaitResult result = co_await exchange.wait_for(kKeepAlive);
+    if (result == WaitResult::kPeerGone) co_return;
+    if (result == WaitResult::kTimeout) out += kKeepAliveEvent;
+  }
+  pump.stream->cancel();
+  co_await exchange.end_stream();
+}
+
+void Service::record(Exchange& exchange, const Pump& pump) {
+  const openai::Usage usage = pump.generation.usage();
+  exchange.annotate("prompt_tokens", usage.prompt_tokens);
+  exchange.annotate("cached_tokens", usage.cached_tokens);
+  exchange.annotate("completion_tokens", usage.completion_tokens);
+  if (!pump.generation.finished()) {
+    counts_.rejected("abandoned");
+    exchange.annotate("finish", "abandoned");
+    return;
+  }
+  const double seconds = seconds_since(exchange.request().received_at);
+  for (const std::string& reason : pump.generation.finish_reasons())
+    counts_.finished(reason, seconds, usage.prompt_tokens, usage.completion_tokens);
+  exchange.annotate("finish", pump.generation.finish_reasons()[0]);
+}
+
+}  // namespace sparrow

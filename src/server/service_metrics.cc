@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/service_metrics.h"
+
+namespace sparrow {
+namespace {
+
+// vLLM's bounds: its dashboards compute quantiles from them.
+const std::vector<double> kFirstTokenSeconds = {0.001, 0.005, 0.01, 0.02,  0.04,  0.06,  0.08, 0.1,
+                                                0.25,  0.5,   0.75, 1.0,   2.5,   5.0,   7.5,  10.0,
+                                                20.0,  40.0,  80.0, 160.0, 640.0, 2560.0};
+const std::vector<double> kTokenSeconds = {0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2,  0.3,  0.4, 0.5,
+                                           0.75, 1.0,   2.5,  5.0,   7.5, 10.0, 20.0, 40.0, 80.0};
+const std::vector<double> kRequestSeconds = {0.3,  0.5,   0.8,   1.0,   1.5,   2.0,    2.5,
+                                             5.0,  10.0,  15.0,  20.0,  30.0,  40.0,   50.0,
+                                             60.0, 120.0, 240.0, 480.0, 960.0, 1920.0, 7680.0};
+const std::vector<double> kTokens = {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
+                                     2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
+
+double fraction(int64_t part, int64_t whole) {
+  return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
+}
+
+}  // namespace
+
+ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std::string& model_name)
+    : time_to_first_token(metrics.histogram("vllm:time_to_first_token_seconds",
+                                            "Time from the request's first byte to its first token.",
+                                            kFirstTokenSeconds, {{"model_name", model_name}})),
+      inter_token_latency(metrics.histogram("vllm:inter_token_latency_seconds",
+                                            "Time between two tokens of an output.", kTokenSeconds,
+                                            {{"model_name", model_name}})),
+      metrics_(metrics),
+      labels_{{"model_name", model_name}},
+      request_seconds_(metrics.histogram("vllm:e2e_request_latency_seconds",
+                                         "Time from the request's first byte to the end of its answer.",
+                                         kRequestSeconds, labels_)),
+      request_prompt_tokens_(
+          metrics.histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", kTokens, labels_)),
+      request_generation_tokens_(metrics.histogram("vllm:request_generation_tokens",
+                                                   "Generated tokens of a request.", kTokens, labels_)) {
+  const auto gauge = [&](const char* name, const char* help, auto read) {
+    metrics.gauge_from(
+        name, help, [&engine, read] { return static_cast<double>(read(engine.stats())); }, labels_);
+  };
+  const auto counter = [&](const char* name, const char* help, auto read) {
+    metrics.counter_from(
+        name, help, [&engine, read] { return static_cast<double>(read(engine.stats())); }, labels_);
+  };
+  using Stats = const EngineStats&;
+  gauge("vllm:num_requests_running", "Sequences in the running batch.",
+        [](Stats s) { return s.running_sequences; });
+  gauge("vllm:num_requests_waiting", "Sequences waiting to run.",
+        [](Stats s) { return s.waiting_sequences; });
+  gauge("vllm:kv_cache_usage_perc", "Part of the cache's blocks in use, 1 is all.",
+        [](Stats s) { return fraction(s.blocks_in_use, s.blocks_total); });
+  counter("vllm:prefix_cache_queries_total", "Prompt tokens looked for in the prefix cache.",
+          [](Stats s) { return s.prefix_tokens_queried; });
+  counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
+          [](Stats s) { return s.prefix_tokens_hit; });
+  counter("vllm:num_preemptions_total", "Sequences that lost their blocks and were computed again.",
+          [](Stats s) { return s.preemptions; });
+  counter("vllm:prompt_tokens_total", "Prompt tokens of accepted requests.",
+          [](Stats s) { return s.prompt_tokens; });
+  counter("vllm:generation_tokens_total", "Tokens generated.", [](Stats s) { return s.generated_tokens; });
+  counter("sparrow:computed_tokens_total", "Tokens run through the model.",
+          [](Stats s) { return s.computed_tokens; });
+  counter("sparrow:steps_total", "Steps of the engine.", [](Stats s) { return s.steps; });
+  counter("sparrow:step_seconds_total", "Time in steps.", [](Stats s) { return s.step_seconds; });
+  gauge("sparrow:blocks_cached", "Blocks that nobody uses and whose prefix is known.",
+        [](Stats s) { return s.blocks_cached; });
+  gauge("sparrow:blocks_free", "Blocks with nothing in them.", [](Stats s) { return s.blocks_free; });
+  const EngineStats now = engine.stats();
+  metrics
+      .gauge("vllm:cache_config_info", "The cache's configuration.",
+             {{"model_name", model_name},
+              {"block_size", "128"},
+              {"num_gpu_blocks", std::to_string(now.blocks_total)}})
+      .set(1);
+}
+
+void ServiceMetrics::finished(const std::string& reason, double seconds, int64_t prompt_tokens,
+                              int64_t completion_tokens) {
+  Metrics::Labels labels = labels_;
+  labels.emplace_back("finished_reason", reason);
+  metrics_.counter("vllm:request_success_total", "Requests that were answered, by their end.", labels).add();
+  request_seconds_.observe(seconds);
+  request_prompt_tokens_.observe(static_cast<double>(prompt_tokens));
+  request_generation_tokens_.observe(static_cast<double>(completion_tokens));
+}
+
+void ServiceMetrics::rejected(const char* reason) {
+  Metrics::Labels labels = labels_;
+  labels.emplace_back("reason", reason);
+  metrics_.counter("sparrow:requests_rejected_total", "Requests that were refused.", labels).add();
+}
+
+}  // namespace sparrow

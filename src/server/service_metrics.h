@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the service counts, under the names that vLLM uses, so that dashboards, autoscalers and gateways made
+// for it work; our own come under "sparrow:".
+#pragma once
+
+#include <string>
+
+#include "engine/engine.h"
+#include "server/metrics.h"
+
+namespace sparrow {
+
+class ServiceMetrics {
+ public:
+  // Both must outlive this.
+  ServiceMetrics(Metrics& metrics, const Engine& engine, const std::string& model_name);
+
+  void finished(const std::string& reason, double seconds, int64_t prompt_tokens, int64_t completion_tokens);
+  void rejected(const char* reason);
+
+  Histogram& time_to_first_token;
+  Histogram& inter_token_latency;
+
+ private:
+  Metrics& metrics_;
+  const Metrics::Labels labels_;
+  Histogram& request_seconds_;
+  Histogram& request_prompt_tokens_;
+  Histogram& request_generation_tokens_;
+};
+
+}  // namespace sparrow

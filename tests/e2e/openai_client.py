@@ -1,0 +1,219 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The official openai client against a running server. Usage: openai_client.py PATH_OF_SPARROW
+
+Exits with 77 where the client is not installed.
+"""
+
+import asyncio
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+try:
+    import openai
+except ImportError:
+    print("skipped: the openai package is not installed here")
+    sys.exit(77)
+
+SPARROW = sys.argv.pop(1)
+KEY = "sk-test-key"
+TOOL = {
+    "type": "function",
+    "function": {
+        "name": "find_route",
+        "parameters": {"type": "object", "properties": {"stops": {"type": "array", "items": {"type": "string"}}}},
+    },
+}
+
+
+def user(text):
+    return [{"role": "user", "content": text}]
+
+
+class Server:
+    """A tiny model behind `sparrow serve` at a free port."""
+
+    def __enter__(self):
+        self.folder = tempfile.TemporaryDirectory()
+        model = pathlib.Path(self.folder.name) / "tiny"
+        subprocess.run([SPARROW, "make-model", "--preset", "tiny", "--seed", "3", "--out", model], check=True,
+                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.log = open(pathlib.Path(self.folder.name) / "log", "w+")
+        self.process = subprocess.Popen(
+            [SPARROW, "serve", model, "--port", "0", "--served-model-name", "m3", "--api-key", KEY,
+             "--kv-cache-memory", "512M"], stderr=self.log)
+        for _ in range(600):
+            found = re.search(r"at (http://[^,]+),", pathlib.Path(self.log.name).read_text())
+            if found:
+                self.url = found.group(1)
+                return self
+            if self.process.poll() is not None:
+                break
+            time.sleep(0.1)
+        raise RuntimeError("the server did not start: " + pathlib.Path(self.log.name).read_text())
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGTERM)
+        code = self.process.wait(timeout=60)
+        self.folder.cleanup()
+        assert code == 0, f"the server ended with {code}"
+
+
+class OpenAiClient(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server().__enter__()
+        cls.base = cls.server.url + "/v1"
+        cls.client = openai.OpenAI(base_url=cls.base, api_key=KEY, max_retries=0, timeout=120)
+
+    @classmethod
+    def tearDownClass(cls):
+        cls.client.close()
+        cls.server.__exit__()
+
+    def chat(self, text="Hello", **fields):
+        fields.setdefault("max_tokens", 12)
+        fields.setdefault("temperature", 0)
+        return self.client.chat.completions.create(model="m3", messages=user(text), **fields)
+
+    def test_models(self):
+        self.assertEqual([m.id for m in self.client.models.list()], ["m3"])
+        self.assertEqual(self.client.models.retrieve("m3").id, "m3")
+
+    def test_chat(self):
+        answer = self.chat(extra_body={"ignore_eos": True})
+        self.assertEqual(answer.object, "chat.completion")
+        self.assertEqual(answer.choices[0].message.role, "assistant")
+        self.assertEqual(answer.choices[0].finish_reason, "length")
+        self.assertEqual(answer.usage.completion_tokens, 12)
+        self.assertEqual(answer.usage.total_tokens, answer.usage.prompt_tokens + 12)
+        again = self.chat(extra_body={"ignore_eos": True})
+        self.assertEqual(answer.choices[0].message, again.choices[0].message)
+        self.assertGreater(again.usage.prompt_tokens_details.cached_tokens, 0)
+
+    def test_stream_adds_up_to_the_answer(self):
+        fields = {"extra_body": {"ignore_eos": True}, "max_tokens": 40}
+        whole = self.chat("Stream", **fields).choices[0]
+        content, reasoning, finish, usage = "", "", None, None
+        for chunk in self.chat("Stream", stream=True, stream_options={"include_usage": True}, **fields):
+            if chunk.usage:
+                usage = chunk.usage
+            for choice in chunk.choices:
+                content += choice.delta.content or ""
+                reasoning += getattr(choice.delta, "reasoning", None) or ""
+                finish = choice.finish_reason or finish
+        self.assertEqual(content, whole.message.content or "")
+        self.assertEqual(reasoning, getattr(whole.message, "reasoning", None) or "")
+        self.assertEqual(finish, whole.finish_reason)
+        self.assertEqual(usage.completion_tokens, 40)
+
+    def test_reasoning_is_not_content(self):
+        answer = self.chat(extra_body={"chat_template_kwargs": {"thinking_mode": "enabled"}, "ignore_eos": True})
+        message = answer.choices[0].message
+        self.assertTrue(message.reasoning)
+        self.assertEqual(message.reasoning, message.reasoning_content)
+        self.assertIsNone(message.content)
+        self.assertGreater(answer.usage.completion_tokens_details.reasoning_tokens, 0)
+
+    def test_named_tool_is_called(self):
+        choice = {"type": "function", "function": {"name": "find_route"}}
+        answer = self.chat("Route?", tools=[TOOL], tool_choice=choice).choices[0]
+        self.assertEqual(answer.message.tool_calls[0].function.name, "find_route")
+        self.assertEqual(answer.message.tool_calls[0].type, "function")
+        names, ids = [], []
+        for chunk in self.chat("Route?", tools=[TOOL], tool_choice=choice, stream=True):
+            for call in (chunk.choices[0].delta.tool_calls or []) if chunk.choices else []:
+                self.assertEqual(call.index, 0)
+                names.append(call.function.name)
+                ids.append(call.id)
+        self.assertEqual(names[0], "find_route")
+        self.assertTrue(ids[0])
+
+    def test_tool_history_is_rendered(self):
+        call = {"id": "c1", "type": "function", "function": {"name": "find_route", "arguments": '{"stops": ["A"]}'}}
+        messages = user("Route?") + [
+            {"role": "assistant", "content": None, "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": "c1", "content": "A to B"},
+        ]
+        answer = self.client.chat.completions.create(model="m3", messages=messages, tools=[TOOL], max_tokens=4)
+        self.assertGreater(answer.usage.prompt_tokens, 20)
+
+    def test_logprobs(self):
+        answer = self.chat(logprobs=True, top_logprobs=3, extra_body={"ignore_eos": True})
+        content = answer.choices[0].logprobs.content
+        self.assertEqual(len(content), answer.usage.completion_tokens)
+        for token in content:
+            self.assertEqual(len(token.top_logprobs), 3)
+            self.assertLessEqual(token.logprob, 0)
+            self.assertAlmostEqual(token.logprob, token.top_logprobs[0].logprob, places=5)  # greedy
+
+    def test_n_choices_with_seed(self):
+        fields = {"n": 3, "temperature": 1.5, "seed": 7, "extra_body": {"ignore_eos": True, "top_k": -1}}
+        first, second = self.chat(**fields), self.chat(**fields)
+        texts = [c.message.content for c in first.choices]
+        self.assertEqual(texts, [c.message.content for c in second.choices])
+        self.assertEqual([c.index for c in first.choices], [0, 1, 2])
+        self.assertGreater(len(set(texts)), 1)
+
+    def test_stop_string(self):
+        fields = {"max_tokens": 40, "extra_body": {"ignore_eos": True}}
+        text = self.chat("Stop", **fields).choices[0].message.content
+        stop = text[5:8]
+        cut = self.chat("Stop", stop=[stop], **fields).choices[0]
+        self.assertEqual(cut.message.content, text[:text.index(stop)])
+        self.assertEqual(cut.finish_reason, "stop")
+
+    def test_completions_in_four_forms(self):
+        for prompt in ["the fox", ["a", "b"], [1, 2, 3], [[1, 2], [3]]]:
+            answer = self.client.completions.create(model="m3", prompt=prompt, max_tokens=2, temperature=0)
+            expected = 2 if isinstance(prompt, list) and not isinstance(prompt[0], int) else 1
+            self.assertEqual(len(answer.choices), expected)
+
+    def test_completion_logprobs_and_echo(self):
+        answer = self.client.completions.create(model="m3", prompt="the fox", max_tokens=3, logprobs=2, echo=True,
+                                                temperature=0, extra_body={"ignore_eos": True})
+        logprobs = answer.choices[0].logprobs
+        self.assertTrue(answer.choices[0].text.startswith("the fox"))
+        self.assertIsNone(logprobs.token_logprobs[0])
+        self.assertEqual(len(logprobs.tokens), answer.usage.total_tokens)
+
+    def test_errors(self):
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat(temperature=9)
+        self.assertEqual(caught.exception.param, "temperature")
+        with self.assertRaises(openai.NotFoundError):
+            self.client.chat.completions.create(model="other", messages=user("x"))
+        with self.assertRaises(openai.AuthenticationError):
+            openai.OpenAI(base_url=self.base, api_key="wrong", max_retries=0).models.list()
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat("x " * 100000)
+        self.assertIn("tokens", str(caught.exception))
+        with self.assertRaises(openai.BadRequestError) as caught:
+            self.chat(response_format={"type": "json_object"})
+        self.assertIn("response_format", caught.exception.param)
+
+    def test_64_streams_equal_their_sequential_answers(self):
+        fields = {"max_tokens": 24, "temperature": 0, "extra_body": {"ignore_eos": True}}
+        prompts = [f"Question {i} " + "word " * (i % 7) * 9 for i in range(64)]
+        alone = [self.chat(p, **fields).choices[0].message.content for p in prompts]
+
+        async def run():
+            async with openai.AsyncOpenAI(base_url=self.base, api_key=KEY, max_retries=0, timeout=120) as client:
+
+                async def one(prompt):
+                    stream = await client.chat.completions.create(model="m3", messages=user(prompt), stream=True,
+                                                                  **fields)
+                    return "".join([c.choices[0].delta.content or "" async for c in stream if c.choices])
+
+                return await asyncio.gather(*[one(p) for p in prompts])
+
+        self.assertEqual(asyncio.run(run()), [a or "" for a in alone])
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+// Engine events in, answers out: stop strings, reasoning, calls, log-probabilities, streamed and whole.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "server/openai/generation.h"
+#include "server/openai/stop_strings.h"
+#include "text/synthetic/synthetic_template.h"
+#include "text/synthetic/tokenizer_training.h"
+
+namespace sparrow::openai {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+// Feeds the text in random pieces; returns what came out and whether a stop string was found.
+std::pair<std::string, std::string> run_stops(std::vector<std::string> stops, bool include,
+                                              std::string_view text, uint32_t seed) {
+  StopStrings matcher(std::move(stops), include);
+  std::mt19937 random(seed);
+  std::string out;
+  for (size_t at = 0; at < text.size();) {
+    const size_t length = std::min<size_t>(1 + random() % 4, text.size() - at);
+    if (matcher.feed(text.substr(at, length), out)) return {out, matcher.found()};
+    at += length;
+  }
+  matcher.finish(out);
+  return {out, ""};
+}
+
+TEST(StopStrings, AreFoundAcrossChunkBoundaries) {
+  for (uint32_t seed = 0; seed < 50; ++seed) {
+    EXPECT_EQ(run_stops({"END"}, false, "abcENDdef", seed),
+              std::pair(std::string("abc"), std::string("END")));
+    EXPECT_EQ(run_stops({"END"}, true, "abcENDdef", seed),
+              std::pair(std::string("abcEND"), std::string("END")));
+    EXPECT_EQ(run_stops({"aab"}, false, "aaaab", seed).first, "aa");
+    EXPECT_EQ(run_stops({"xyz"}, false, "abcxy", seed), std::pair(std::string("abcxy"), std::string("")));
+    EXPECT_EQ(run_stops({"\n\n", "stop"}, false, "a\nstop\n\n", seed).first, "a\n");
+    EXPECT_EQ(run_stops({}, false, "plain", seed).first, "plain");
+  }
+}
+
+// Trained once: a test needs some tokenizer, not a fresh one.
+const Tokenizer& shared_tokenizer() {
+  static const Tokenizer tokenizer =
+      Tokenizer::parse(train_tokenizer("the quick brown fox jumps over the lazy dog", 400).value(),
+                       trained_tokenizer_config())
+          .value();
+  return tokenizer;
+}
+
+class OpenAiAnswers : public testing::Test {
+ protected:
+  OpenAiAnswers()
+      : tokenizer_(shared_tokenizer()),
+        cache_(tokenizer_),
+        template_(ChatTemplate::parse(synthetic_chat_template()).value()),
+        model_{.names = {"m3"},
+               .tokenizer = tokenizer_,
+               .encode_cache = cache_,
+               .chat_template = &template_,
+               .defaults = {.vocab_size = 400, .max_model_tokens = 4096}} {}
+
+  Generation chat(const std::string& extra) {
+    return Generation(
+        model_,
+        prepare(Endpoint::kChat, R"({"messages":[{"role":"user","content":"hi"}])" + extra + "}", model_)
+            .value(),
+        "r1");
+  }
+  Generation completion(const std::string& fields) {
+    return Generation(model_, prepare(Endpoint::kCompletion, "{" + fields + "}", model_).value(), "r1");
+  }
+
+  // The text as the engine would send it; the last event has the reason.
+  void say(Generation& generation, std::string_view text, FinishReason reason = FinishReason::kStop,
+           int output = 0, std::string* streamed = nullptr) {
+    const std::vector<int32_t> ids = tokenizer_.encode(text).value();
+    for (size_t i = 0; i < ids.size(); ++i) {
+      TokenEvent event{.output = output, .id = ids[i]};
+      event.logprobs = TokenLogprobs{.token = {ids[i], -0.5f}, .top = {{ids[i], -0.5f}, {1, -2.0f}}};
+      if (i + 1 == ids.size()) event.finish = reason;
+      event.cached_tokens = 3;
+      generation.take(std::move(event));
+      if (streamed) generation.append_chunks(*streamed);
+    }
+  }
+
+  const Tokenizer& tokenizer_;
+  EncodeCache cache_;
+  ChatTemplate template_;
+  ServedModel model_;
+};
+
+TEST_F(OpenAiAnswers, AWholeChatAnswer) {
+  Generation generation = chat("");
+  say(generation, "<mm:think>so</mm:think>the fox");
+  ASSERT_TRUE(generation.finished());
+  const std::string json = generation.response();
+  EXPECT_THAT(json, HasSubstr(R"("id":"chatcmpl-r1","object":"chat.completion")"));
+  EXPECT_THAT(json, HasSubstr(R"("content":"the fox")"));
+  EXPECT_THAT(json, HasSubstr(R"("reasoning":"so","reasoning_content":"so")"));
+  EXPECT_THAT(json, HasSubstr(R"("finish_reason":"stop")"));
+  EXPECT_THAT(json, HasSubstr(R"("cached_tokens":3)"));
+  EXPECT_THAT(json, HasSubstr(R"("logprobs":null)"));
+}
+
+TEST_F(OpenAiAnswers, ToolCallsChangeTheFinishReason) {
+  Generation generation = chat(
+      R"(,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{"n":{"type":"integer"}}}}}])");
+  const std::string ns = "]<]minimax[>[";
+  say(generation, ns + "<tool_call>\n" + ns + "<invoke name=\"f\">" + ns + "<n>3" + ns + "</n>" + ns +
+                      "</invoke>\n" + ns + "</tool_call>");
+  const std::string json = generation.response();
+  EXPECT_THAT(json, HasSubstr(R"("finish_reason":"tool_calls")"));
+  EXPECT_THAT(json, HasSubstr(R"("function":{"name":"f","arguments":"{\"n\":3}"})"));
+  EXPECT_THAT(json, HasSubstr(R"("content":null)"));
+  EXPECT_THAT(json, Not(HasSubstr("minimax")));
+}
+
+TEST_F(OpenAiAnswers, ANamedCallNeedsOnlyItsArguments) {
+  Generation generation = chat(
+      R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"f"}})");
+  const std::string ns = "]<]minimax[>[";
+  std::string streamed;
+  say(generation, ns + "<a>x" + ns + "</a>" + ns + "</invoke>and more", FinishReason::kStop, 0);
+  EXPECT_TRUE(generation.finished());
+  const std::string json = generation.response();
+  EXPECT_THAT(json, HasSubstr(R"("name":"f","arguments":"{\"a\":\"x\"}")"));
+  EXPECT_THAT(json, Not(HasSubstr("and more")));
+}
+
+TEST_F(OpenAiAnswers, AStopStringEndsTheAnswerBeforeIt) {
+  Generation generation = chat(R"(,"stop":"brown")");
+  say(generation, "the quick brown fox", FinishReason::kLength);
+  const std::string json = generation.response();
+  EXPECT_THAT(json, HasSubstr(R"("content":"the quick ")"));
+  EXPECT_THAT(json, HasSubstr(R"("finish_reason":"stop","stop_reason":"brown")"));
+}
+
+TEST_F(OpenAiAnswers, AStreamAddsUpToTheWholeAnswer) {
+  Generation generation =
+      chat(R"(,"stream":true,"stream_options":{"include_usage":true},"logprobs":true,"top_logprobs":1)");
+  std::string out;
+  say(generation, "<mm:think>so be it</mm:think>the lazy dog \xf0\x9f\x90\xa6", FinishReason::kStop, 0, &out);
+  std::string content, reasoning, finish;
+  int usages = 0, roles = 0;
+  size_t logprobs = 0;
+  for (size_t at = 0; at < out.size();) {
+    const size_t end = out.find("\n\n", at);
+    const std::string line = out.substr(at, end - at);
+    at = end + 2;
+    ASSERT_TRUE(line.starts_with("data: {"));
+    const JsonDocument document = JsonDocument::parse(line.substr(6), "chunk").value();
+    const Json root = document.root();
+    if (root.at("choices").value().size() == 0) {
+      ++usages;
+      continue;
+    }
+    const Json choice = root.at("choices").value().element(0);
+    const Json delta = choice.at("delta").value();
+    if (delta.find("role")) ++roles;
+    content += delta.string_or("content", "").value();
+    reasoning += delta.string_or("reasoning", "").value();
+    EXPECT_EQ(delta.string_or("reasoning", "").value(), delta.string_or("reasoning_content", "").value());
+    if (const auto l = choice.find("logprobs")) logprobs += l->at("content").value().size();
+    finish += choice.string_or("finish_reason", "").value();
+  }
+  EXPECT_EQ(content, "the lazy dog \xf0\x9f\x90\xa6");
+  EXPECT_EQ(reasoning, "so be it");
+  EXPECT_EQ(finish, "stop");
+  EXPECT_EQ(usages, 1);
+  EXPECT_EQ(roles, 1);
+  EXPECT_EQ(static_cast<int64_t>(logprobs), generation.usage().completion_tokens);
+}
+
+TEST_F(OpenAiAnswers, ChoicesAreKeptApart) {
+  Generation generation = chat(R"(,"n":2)");
+  say(generation, "fox", FinishReason::kStop, 1);
+  EXPECT_FALSE(generation.finished());
+  say(generation, "dog", FinishReason::kLength, 0);
+  EXPECT_TRUE(generation.finished());
+  EXPECT_THAT(generation.finish_reasons(), testing::ElementsAre("length", "stop"));
+  EXPECT_THAT(generation.response(), HasSubstr(R"("index":1,"message":{"role":"assistant","content":"fox")"));
+}
+
+TEST_F(OpenAiAnswers, ReasoningTokensAreCountedWithoutTheTags) {
+  Generation generation = chat("");
+  const auto thought = static_cast<int64_t>(tokenizer_.encode("the quick fox").value().size());
+  say(generation, "<mm:think>the quick fox</mm:think>dog");
+  EXPECT_EQ(generation.usage().reasoning_tokens, thought);
+}
+
+TEST_F(OpenAiAnswers, EchoAndLogprobsOfACompletion) {
+  Generation generation = completion(R"("prompt":"the fox","echo":true,"logprobs":2)");
+  TokenEvent event{.output = 0, .id = tokenizer_.encode("x").value()[0]};
+  event.logprobs = TokenLogprobs{.token = {*event.id, -1.0f}, .top = {}};
+  event.finish = FinishReason::kLength;
+  const auto prompt = tokenizer_.encode("the fox").value();
+  for (size_t i = 1; i < prompt.size(); ++i)
+    event.prompt_logprobs.push_back({.token = {prompt[i], -0.25f}, .top = {}});
+  generation.take(std::move(event));
+  const std::string json = generation.response();
+  EXPECT_THAT(json, HasSubstr(R"("text":"the foxx")"));
+  EXPECT_THAT(json, HasSubstr(R"("text_offset":[0)"));
+  EXPECT_THAT(json, HasSubstr(R"("token_logprobs":[null,-0.25)"));
+  EXPECT_THAT(json, HasSubstr(R"("finish_reason":"length")"));
+}
+
+TEST_F(OpenAiAnswers, AFailedOutputIsAFailureOfTheRequest) {
+  Generation generation = chat("");
+  TokenEvent event{.output = 0};
+  event.finish = FinishReason::kError;
+  event.error = "the logits are not numbers";
+  generation.take(std::move(event));
+  ASSERT_TRUE(generation.failure().has_value());
+  EXPECT_EQ(generation.failure()->message, "the logits are not numbers");
+}
+
+}  // namespace
+}  // namespace sparrow::openai

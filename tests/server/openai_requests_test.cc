@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+// Request bodies in, prepared requests or errors out: every bad field is named, nothing is ignored.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/openai/chat_request.h"
+#include "server/openai/prepare.h"
+#include "text/synthetic/synthetic_template.h"
+#include "text/synthetic/tokenizer_training.h"
+
+namespace sparrow::openai {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Trained once: a test needs some tokenizer, not a fresh one.
+const Tokenizer& shared_tokenizer() {
+  static const Tokenizer tokenizer =
+      Tokenizer::parse(train_tokenizer("the quick brown fox jumps over the lazy dog", 400).value(),
+                       trained_tokenizer_config())
+          .value();
+  return tokenizer;
+}
+
+class OpenAiRequests : public testing::Test {
+ protected:
+  OpenAiRequests()
+      : tokenizer_(shared_tokenizer()),
+        cache_(tokenizer_),
+        template_(ChatTemplate::parse(synthetic_chat_template()).value()),
+        model_{.names = {"m3", "alias"},
+               .tokenizer = tokenizer_,
+               .encode_cache = cache_,
+               .chat_template = &template_,
+               .defaults = {.temperature = 0.7,
+                            .top_p = 0.9,
+                            .top_k = 40,
+                            .vocab_size = 400,
+                            .max_model_tokens = 4096,
+                            .max_logprobs = 20}} {}
+
+  Result<std::unique_ptr<Prepared>> chat(const std::string& extra) {
+    return prepare(Endpoint::kChat, R"({"messages":[{"role":"user","content":"hi"}])" + extra + "}", model_);
+  }
+  Result<std::unique_ptr<Prepared>> completion(const std::string& fields) {
+    return prepare(Endpoint::kCompletion, "{" + fields + "}", model_);
+  }
+
+  const Tokenizer& tokenizer_;
+  EncodeCache cache_;
+  ChatTemplate template_;
+  ServedModel model_;
+};
+
+TEST_F(OpenAiRequests, DefaultsComeFromTheModel) {
+  const auto prepared = chat("").value();
+  EXPECT_EQ(prepared->request.sampling.temperature, 0.7);
+  EXPECT_EQ(prepared->request.sampling.top_p, 0.9);
+  EXPECT_EQ(prepared->request.sampling.top_k, 40);
+  EXPECT_EQ(prepared->request.n, 1);
+  EXPECT_EQ(prepared->request.max_tokens + prepared->num_prompt_tokens(), 4096);
+  EXPECT_FALSE(prepared->fields.stream);
+  EXPECT_FALSE(prepared->request.logprobs.has_value());
+}
+
+TEST_F(OpenAiRequests, NullMeansTheDefault) {
+  const auto prepared =
+      chat(R"(,"temperature":null,"stop":null,"tools":null,"tool_choice":null,"logprobs":null,"seed":null)")
+          .value();
+  EXPECT_EQ(prepared->request.sampling.temperature, 0.7);
+  EXPECT_TRUE(prepared->fields.stop.empty());
+}
+
+TEST_F(OpenAiRequests, FieldsReachTheEngine) {
+  const auto prepared =
+      chat(R"(,"temperature":0,"top_p":0.5,"top_k":-1,"min_p":0.1,"n":3,"seed":-7,"max_completion_tokens":9,)"
+           R"("min_tokens":2,"stop":["a","b"],"stop_token_ids":[5,6],"ignore_eos":true,"priority":-3,)"
+           R"("logit_bias":{"7":-100,"8":1.5},"presence_penalty":1,"frequency_penalty":-1,)"
+           R"("repetition_penalty":1.1,"logprobs":true,"top_logprobs":4,"cache_salt":"s","user":"u")")
+          .value();
+  const Request& request = prepared->request;
+  EXPECT_EQ(request.sampling.temperature, 0);
+  EXPECT_EQ(request.sampling.top_k, 0);
+  EXPECT_EQ(request.sampling.min_p, 0.1);
+  EXPECT_EQ(request.n, 3);
+  EXPECT_EQ(prepared->fields.seed, static_cast<uint64_t>(-7));
+  EXPECT_EQ(request.max_tokens, 9);
+  EXPECT_EQ(request.min_tokens, 2);
+  EXPECT_THAT(prepared->answer.stop, ElementsAre("a", "b"));
+  EXPECT_THAT(request.stop_ids, ElementsAre(5, 6));
+  EXPECT_TRUE(request.ignore_eos);
+  EXPECT_EQ(request.priority, -3);
+  EXPECT_THAT(request.sampling.logit_bias, ElementsAre(std::pair(7, -100.0f), std::pair(8, 1.5f)));
+  EXPECT_EQ(request.logprobs, 4);
+  EXPECT_EQ(prepared->fields.cache_salt, "s");
+}
+
+struct BadField {
+  const char* name;
+  const char* extra;    // after the messages
+  const char* field;    // that the error names
+  const char* message;  // part of what it says
+};
+
+const BadField kBadFields[] = {
+    {"UnknownField", R"(,"temprature":1)", "temprature", "is not a field"},
+    {"TemperatureString", R"(,"temperature":"hot")", "temperature", "\"hot\""},
+    {"TemperatureTooHigh", R"(,"temperature":2.5)", "temperature", "from 0 to 2"},
+    {"TemperatureNegative", R"(,"temperature":-0.1)", "temperature", "from 0 to 2"},
+    {"TopPZero", R"(,"top_p":0)", "top_p", "above 0"},
+    {"TopPAboveOne", R"(,"top_p":1.01)", "top_p", "from 0 to 1"},
+    {"TopPList", R"(,"top_p":[1])", "top_p", "number"},
+    {"TopKFraction", R"(,"top_k":1.5)", "top_k", "integer"},
+    {"TopKBelowMinusOne", R"(,"top_k":-2)", "top_k", "-2"},
+    {"MinPAboveOne", R"(,"min_p":2)", "min_p", "from 0 to 1"},
+    {"NZero", R"(,"n":0)", "n", "0"},
+    {"NHuge", R"(,"n":1000000000000)", "n", "1000000000000"},
+    {"NBool", R"(,"n":true)", "n", "true"},
+    {"SeedString", R"(,"seed":"x")", "seed", "\"x\""},
+    {"SeedTooLarge", R"(,"seed":99999999999999999999)", "seed", "integer"},
+    {"MaxTokensNegative", R"(,"max_tokens":-1)", "max_tokens", "-1"},
+    {"MaxTokensBeyondContext", R"(,"max_tokens":5000)", "max_tokens", "4096"},
+    {"MaxTokensContradict", R"(,"max_tokens":5,"max_completion_tokens":6)", "max_completion_tokens",
+     "contradicts"},
+    {"MinAboveMax", R"(,"max_tokens":5,"min_tokens":6)", "min_tokens", "more than max_tokens"},
+    {"StopEmpty", R"(,"stop":"")", "stop", "1 to"},
+    {"StopNumber", R"(,"stop":3)", "stop", "list"},
+    {"StopListOfNumbers", R"(,"stop":[3])", "stop[0]", "string"},
+    {"StopIdOutOfRange", R"(,"stop_token_ids":[400])", "stop_token_ids[0]", "400"},
+    {"StopIdNegative", R"(,"stop_token_ids":[-1])", "stop_token_ids[0]", "-1"},
+    {"BiasNotAnId", R"(,"logit_bias":{"x":1})", "logit_bias.x", "token id"},
+    {"BiasIdOutOfRange", R"(,"logit_bias":{"400":1})", "logit_bias.400", "below 400"},
+    {"BiasTooLarge", R"(,"logit_bias":{"1":101})", "logit_bias.1", "-100 to 100"},
+    {"BiasList", R"(,"logit_bias":[1])", "logit_bias", "object"},
+    {"AllowedEmpty", R"(,"allowed_token_ids":[])", "allowed_token_ids", "list of token ids"},
+    {"LogprobsNumber", R"(,"logprobs":5)", "logprobs", "5"},
+    {"TopLogprobsAlone", R"(,"top_logprobs":5)", "top_logprobs", "needs logprobs"},
+    {"TopLogprobsTooMany", R"(,"logprobs":true,"top_logprobs":21)", "top_logprobs", "21"},
+    {"PromptLogprobsNegative", R"(,"prompt_logprobs":-1)", "prompt_logprobs", "-1"},
+    {"StreamString", R"(,"stream":"yes")", "stream", "\"yes\""},
+    {"StreamOptionsWithoutStream", R"(,"stream_options":{"include_usage":true})", "stream_options",
+     "stream is true"},
+    {"StreamOptionUnknown", R"(,"stream":true,"stream_options":{"x":1})", "stream_options.x",
+     "not a stream option"},
+    {"ToolsObject", R"(,"tools":{})", "tools", "list"},
+    {"ToolWithoutFunction", R"(,"tools":[{"type":"function"}])", "tools[0].function", "missing"},
+    {"ToolWithoutName", R"(,"tools":[{"type":"function","function":{}}])", "tools[0].function.name",
+     "missing"},
+    {"ToolNameWithQuote", R"(,"tools":[{"type":"function","function":{"name":"a\"b"}}])",
+     "tools[0].function.name", "name"},
+    {"ToolChoiceUnknown", R"(,"tool_choice":"any")", "tool_choice", "\"any\""},
+    {"RequiredWithoutTools", R"(,"tool_choice":"required")", "tool_choice", "needs tools"},
+    {"NamedToolMissing",
+     R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}})",
+     "tool_choice.function.name", "one of the tools"},
+    {"ResponseFormatJson", R"(,"response_format":{"type":"json_object"})", "response_format.type",
+     "not supported yet"},
+    {"ChatTemplate", R"(,"chat_template":"{{ 1 }}")", "chat_template", "not taken from requests"},
+    {"Functions", R"(,"functions":[])", "functions", "use tools"},
+    {"Audio", R"(,"audio":{})", "audio", "not supported"},
+    {"BeamSearch", R"(,"use_beam_search":true)", "use_beam_search", "must be false"},
+    {"BestOf", R"(,"best_of":2)", "best_of", "use n"},
+    {"Store", R"(,"store":true)", "store", "must be false"},
+    {"SaltEmpty", R"(,"cache_salt":"")", "cache_salt", "1 to"},
+    {"UserNumber", R"(,"user":5)", "user", "5"},
+    {"PriorityHuge", R"(,"priority":1e12)", "priority", "1000000000000"},
+    {"EffortUnknown", R"(,"reasoning_effort":"max")", "reasoning_effort", "\"max\""},
+    {"EffortContradicts", R"(,"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true})",
+     "reasoning_effort", "contradicts"},
+    {"ContinueAndGenerate", R"(,"continue_final_message":true,"add_generation_prompt":true)",
+     "add_generation_prompt", "must be false"},
+    {"ModelNumber", R"(,"model":5)", "model", "5"},
+};
+
+class BadFieldTest : public OpenAiRequests, public testing::WithParamInterface<BadField> {};
+
+TEST_P(BadFieldTest, IsNamedWithItsValue) {
+  const auto result = chat(GetParam().extra);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().field, GetParam().field) << result.error().message;
+  EXPECT_THAT(result.error().message, HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(OpenAi, BadFieldTest, testing::ValuesIn(kBadFields),
+                         [](const auto& info) { return info.param.name; });
+
+TEST_F(OpenAiRequests, ImagesAreRefusedAndNotDropped) {
+  const auto result = prepare(
+      Endpoint::kChat,
+      R"({"messages":[{"role":"user","content":[{"type":"text","text":"see"},{"type":"image_url","image_url":{"url":"x"}}]}]})",
+      model_);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().field, "messages[0].content[1].type");
+}
+
+TEST_F(OpenAiRequests, ASystemMessageThatIsNotRenderedIsAWarning) {
+  const auto warning = [&](const std::string& roles) {
+    std::string messages;
+    for (size_t at = 0; at < roles.size(); ++at)
+      messages += strf(R"({}{{"role":"{}","content":"x"}})", at ? "," : "",
+                       roles[at] == 's'   ? "system"
+                       : roles[at] == 'r' ? "root"
+                                          : "user");
+    return prepare(Endpoint::kChat, "{\"messages\":[" + messages + "]}", model_).value()->warning != nullptr;
+  };
+  EXPECT_FALSE(warning("su"));
+  EXPECT_FALSE(warning("rsu"));
+  EXPECT_TRUE(warning("us"));
+  EXPECT_TRUE(warning("ssu"));
+  EXPECT_TRUE(warning("rusu"));
+}
+
+TEST_F(OpenAiRequests, AnUnknownModelIsNotFound) {
+  EXPECT_TRUE(chat(R"(,"model":"alias")").ok());
+  const auto result = chat(R"(,"model":"gpt")");
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().code, Errc::kNotFound);
+}
+
+TEST_F(OpenAiRequests, ABodyThatIsNoObjectIsAnError) {
+  for (const char* body : {"", "[]", "5", "{", "{\"messages\":[]}", "{}", "\xff", "{\"a\":NaN}", "nul"})
+    EXPECT_FALSE(prepare(Endpoint::kChat, body, model_).ok()) << body;
+}
+
+TEST_F(OpenAiRequests, APromptLongerThanTheContextIsRefusedWithTheNumbers) {
+  model_.defaults.max_model_tokens = 8;
+  const auto result = chat("");
+  ASSERT_FALSE(result.ok());
+  EXPECT_THAT(result.error().message, HasSubstr("this model takes 8"));
+  EXPECT_EQ(result.error().field, "messages");
+}
+
+TEST_F(OpenAiRequests, ToolChoiceNoneBansTheCallToken) {
+  const char* tools = R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none")";
+  const auto prepared = chat(tools).value();
+  EXPECT_THAT(prepared->request.sampling.banned_ids, ElementsAre(*tokenizer_.id_of("<tool_call>")));
+}
+
+TEST_F(OpenAiRequests, AForcedCallIsBegunInThePrompt) {
+  const std::string tools = R"(,"tools":[{"type":"function","function":{"name":"f"}}])";
+  const auto free = chat(tools).value();
+  const auto named = chat(tools + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})").value();
+  EXPECT_THAT(named->answer.begun, HasSubstr("name=\"f\">"));
+  EXPECT_TRUE(named->answer.single_call);
+  EXPECT_GT(named->num_prompt_tokens(), free->num_prompt_tokens());
+  const auto required = chat(tools + R"(,"tool_choice":"required")").value();
+  EXPECT_TRUE(required->answer.begun.ends_with("name=\""));
+}
+
+TEST_F(OpenAiRequests, ThinkingStartsInsideReasoningWhenEnabled) {
+  EXPECT_TRUE(chat(R"(,"chat_template_kwargs":{"enable_thinking":true})")
+                  .value()
+                  ->answer.parser->starts_in_reasoning);
+  EXPECT_FALSE(chat(R"(,"reasoning_effort":"none")").value()->answer.parser->starts_in_reasoning);
+  EXPECT_FALSE(chat("").value()->answer.parser->starts_in_reasoning);
+}
+
+TEST_F(OpenAiRequests, PromptsComeInFourForms) {
+  EXPECT_EQ(completion(R"("prompt":"the fox")").value()->request.prompts.size(), 1u);
+  EXPECT_EQ(completion(R"("prompt":["a","b"])").value()->request.prompts.size(), 2u);
+  EXPECT_THAT(completion(R"("prompt":[1,2,3])").value()->request.prompts, ElementsAre(ElementsAre(1, 2, 3)));
+  EXPECT_THAT(completion(R"("prompt":[[1,2],[3]])").value()->request.prompts,
+              ElementsAre(ElementsAre(1, 2), ElementsAre(3)));
+  EXPECT_EQ(completion(R"("prompt":"a")").value()->request.max_tokens, 16);
+}
+
+TEST_F(OpenAiRequests, BadPromptsAreNamed) {
+  const std::pair<const char*, const char*> cases[] = {
+      {R"("x":1)", "x"},
+      {R"("model":"m3")", "prompt"},
+      {R"("prompt":5)", "prompt"},
+      {R"("prompt":[])", "prompt"},
+      {R"("prompt":"")", "prompt"},
+      {R"("prompt":[[]])", "prompt[0]"},
+      {R"("prompt":[1,400])", "prompt[1]"},
+      {R"("prompt":[1,-1])", "prompt[1]"},
+      {R"("prompt":[1,"a"])", "prompt[1]"},
+      {R"("prompt":["a",1])", "prompt[1]"},
+      {R"("prompt":[1,99999999999])", "prompt[1]"},
+      {R"("prompt":"a","echo":1)", "echo"},
+      {R"("prompt":"a","suffix":"b")", "suffix"},
+      {R"("prompt":"a","logprobs":21)", "logprobs"},
+      {R"("prompt":"a","messages":[])", "messages"},
+  };
+  for (const auto& [fields, field] : cases) {
+    const auto result = completion(fields);
+    ASSERT_FALSE(result.ok()) << fields;
+    EXPECT_EQ(result.error().field, field) << result.error().message;
+  }
+}
+
+TEST_F(OpenAiRequests, PromptsTimesNIsBounded) {
+  std::string prompts = R"("n":128,"prompt":["a")";
+  for (int i = 0; i < 40; ++i) prompts += R"(,"a")";
+  const auto result = completion(prompts + "]");
+  ASSERT_FALSE(result.ok());
+  EXPECT_THAT(result.error().message, HasSubstr("n is 128"));
+}
+
+TEST_F(OpenAiRequests, TokenizeAndBack) {
+  const std::string answer = tokenize(R"({"prompt":"the fox"})", model_).value();
+  const JsonDocument document = JsonDocument::parse(answer, "answer").value();
+  const Json tokens = document.root().at("tokens").value();
+  EXPECT_EQ(document.root().at("count").value().as_int(0, 100).value(), static_cast<int64_t>(tokens.size()));
+  std::string ids;
+  for (size_t i = 0; i < tokens.size(); ++i) ids += (i ? "," : "") + tokens.element(i).brief();
+  EXPECT_EQ(detokenize("{\"tokens\":[" + ids + "]}", model_).value(), R"({"prompt":"the fox"})");
+  EXPECT_TRUE(tokenize(R"({"messages":[{"role":"user","content":"hi"}]})", model_).ok());
+  EXPECT_EQ(tokenize("{}", model_).error().field, "prompt");
+  EXPECT_EQ(detokenize(R"({"tokens":[400]})", model_).error().field, "tokens[0]");
+}
+
+}  // namespace
+}  // namespace sparrow::openai

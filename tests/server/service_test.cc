@@ -1,0 +1,310 @@
+// SPDX-License-Identifier: Apache-2.0
+// The whole server in one process: HTTP, service, engine and a tiny model.
+#include "server/service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "kv/block_table.h"
+#include "support/engine_model.h"
+#include "support/raw_client.h"
+#include "text/synthetic/synthetic_template.h"
+#include "text/synthetic/tokenizer_training.h"
+
+namespace sparrow {
+namespace {
+
+using std::chrono::milliseconds;
+using test::get_request;
+using test::RawClient;
+using test::RawResponse;
+using testing::HasSubstr;
+using testing::Not;
+
+constexpr int kBlocks = 96;
+
+std::string post_request(std::string_view path, std::string_view body, const std::string& fields = "") {
+  return test::post_request(path, body, "Content-Type: application/json\r\n" + fields);
+}
+
+// One model for all tests: what they share is read-only.
+test::EngineModel& shared_model() {
+  static test::EngineModel model("yarn", 2);
+  return model;
+}
+
+const Tokenizer& shared_tokenizer() {
+  static const Tokenizer tokenizer = [] {
+    const int vocab = shared_model().config().vocab_size;
+    Tokenizer made =
+        Tokenizer::parse(train_tokenizer("the quick brown fox jumps over the lazy dog", vocab).value(),
+                         trained_tokenizer_config())
+            .value();
+    made.reserve_ids(vocab);
+    return made;
+  }();
+  return tokenizer;
+}
+
+class ServiceTest : public testing::Test {
+ protected:
+  void start(EngineOptions engine_options = {.cache_tokens = kBlocks * kBlockTokens,
+                                             .threads = 1,
+                                             .max_model_tokens = 2048,
+                                             .max_batch_tokens = 256,
+                                             .max_sequences = 64}) {
+    engine_ = Engine::create(shared_model().config(), shared_model().weights(), engine_options).value();
+    const int64_t context = std::min(engine_->limits().max_tokens, engine_->limits().cache_tokens);
+    service_ = std::make_unique<Service>(
+        *engine_,
+        openai::ServedModel{
+            .names = {"m3"},
+            .tokenizer = shared_tokenizer(),
+            .encode_cache = cache_,
+            .chat_template = &template_,
+            .defaults = {.vocab_size = shared_model().config().vocab_size, .max_model_tokens = context}},
+        keys_, metrics_, ServiceOptions{.seed = 1, .version = "test"});
+    HttpServerOptions options{.port = 0, .num_threads = 2};
+    options.check_head = [this](const HttpRequest& request) { return service_->check_head(request); };
+    server_ = HttpServer::start(std::move(options), [this](Exchange& exchange) {
+                return service_->handle(exchange);
+              }).value();
+  }
+
+  ~ServiceTest() override {
+    server_.reset();
+    engine_.reset();
+  }
+
+  RawResponse ask(const std::string& bytes) const {
+    RawClient client(server_->port());
+    client.send(bytes);
+    return client.read_response();
+  }
+  RawResponse chat(const std::string& extra, const std::string& fields = "") const {
+    return ask(post_request("/v1/chat/completions", chat_body(extra), fields));
+  }
+  static std::string chat_body(const std::string& extra, const std::string& text = "the fox") {
+    return R"({"messages":[{"role":"user","content":")" + text + R"("}],"temperature":0,"ignore_eos":true)" +
+           extra + "}";
+  }
+
+  // All blocks are free or cached, and nobody runs, within that time.
+  bool is_quiet_within(milliseconds patience) const {
+    const auto deadline = std::chrono::steady_clock::now() + patience;
+    while (std::chrono::steady_clock::now() < deadline) {
+      const EngineStats stats = engine_->stats();
+      if (stats.live_requests == 0 && stats.blocks_in_use == 0) return true;
+      std::this_thread::sleep_for(milliseconds(5));
+    }
+    return false;
+  }
+
+  EncodeCache cache_{shared_tokenizer()};
+  ChatTemplate template_ = ChatTemplate::parse(synthetic_chat_template()).value();
+  ApiKeys keys_;
+  Metrics metrics_;
+  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<Service> service_;
+  std::unique_ptr<HttpServer> server_;
+};
+
+TEST_F(ServiceTest, AnswersWholeAndStreamedAlike) {
+  start();
+  const RawResponse whole = chat(R"(,"max_tokens":9)");
+  ASSERT_EQ(whole.status, 200) << whole.body;
+  EXPECT_THAT(whole.body, HasSubstr(R"("completion_tokens":9)"));
+  const RawResponse stream = chat(R"(,"max_tokens":9,"stream":true,"stream_options":{"include_usage":true})");
+  EXPECT_EQ(stream.header("content-type"), "text/event-stream");
+  EXPECT_TRUE(stream.complete);
+  EXPECT_THAT(stream.body, HasSubstr(R"("completion_tokens":9)"));
+  EXPECT_TRUE(stream.body.ends_with("data: [DONE]\n\n"));
+}
+
+TEST_F(ServiceTest, SmallAnswersAreThere) {
+  start();
+  EXPECT_EQ(ask(get_request("/health")).status, 200);
+  EXPECT_EQ(ask(get_request("/ready")).status, 200);
+  EXPECT_THAT(ask(get_request("/version")).body, HasSubstr("test"));
+  EXPECT_THAT(ask(get_request("/v1/models")).body, HasSubstr(R"("id":"m3")"));
+  EXPECT_EQ(ask(get_request("/v1/models/other")).status, 404);
+  EXPECT_EQ(ask(get_request("/v1/chat/completions")).status, 405);
+  EXPECT_EQ(ask(get_request("/etc/passwd")).status, 404);
+  EXPECT_THAT(ask(post_request("/tokenize", R"({"prompt":"the fox"})")).body, HasSubstr("\"tokens\":["));
+  EXPECT_THAT(ask(post_request("/detokenize", R"({"tokens":[116]})")).body, HasSubstr("\"prompt\""));
+}
+
+TEST_F(ServiceTest, MetricsHaveTheNamesThatDashboardsKnow) {
+  start();
+  chat(R"(,"max_tokens":5)");
+  const std::string text = ask(get_request("/metrics")).body;
+  for (const char* name :
+       {"vllm:num_requests_running{", "vllm:num_requests_waiting{", "vllm:kv_cache_usage_perc{",
+        "vllm:time_to_first_token_seconds_count{model_name=\"m3\"} 1",
+        "vllm:inter_token_latency_seconds_count", "vllm:prefix_cache_queries_total",
+        "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total", "vllm:prompt_tokens_total",
+        "vllm:generation_tokens_total{model_name=\"m3\"} 5",
+        "vllm:request_success_total{model_name=\"m3\",finished_reason=\"length\"} 1"})
+    EXPECT_THAT(text, HasSubstr(name));
+}
+
+TEST_F(ServiceTest, AKeyIsNeededWhereThereAreKeys) {
+  ASSERT_TRUE(keys_.add("secret-key-1").ok());
+  start();
+  EXPECT_EQ(chat("").status, 401);
+  EXPECT_EQ(chat("", "Authorization: Bearer wrong\r\n").status, 401);
+  EXPECT_EQ(chat(R"(,"max_tokens":1)", "Authorization: Bearer secret-key-1\r\n").status, 200);
+  EXPECT_EQ(ask(get_request("/health")).status, 200);
+  EXPECT_EQ(ask(get_request("/v1/models")).status, 401);
+}
+
+// What a web page may send without asking is not taken.
+TEST_F(ServiceTest, OnlyJsonIsTaken) {
+  start();
+  for (const char* type :
+       {"", "Content-Type: text/plain\r\n", "Content-Type: application/x-www-form-urlencoded\r\n",
+        "Content-Type: application/jsonp\r\n"})
+    EXPECT_EQ(ask(test::post_request("/v1/chat/completions", chat_body(""), type)).status, 415) << type;
+  EXPECT_EQ(ask(test::post_request("/v1/chat/completions", chat_body(R"(,"max_tokens":1)"),
+                                   "content-type: Application/JSON; charset=utf-8\r\n"))
+                .status,
+            200);
+}
+
+// The same prompt is a prefix hit for the key that sent it and for no other one.
+TEST_F(ServiceTest, PrefixesAreNotSharedBetweenKeys) {
+  ASSERT_TRUE(keys_.add("key-a").ok());
+  ASSERT_TRUE(keys_.add("key-b").ok());
+  start();
+  const std::string extra = R"(,"max_tokens":1)";
+  const auto cached = [&](const char* key, const std::string& more = "") {
+    const RawResponse response = chat(extra + more, std::string("Authorization: Bearer ") + key + "\r\n");
+    EXPECT_EQ(response.status, 200) << response.body;
+    return response.body.find(R"("cached_tokens":0)") == std::string::npos;
+  };
+  EXPECT_FALSE(cached("key-a"));
+  EXPECT_TRUE(cached("key-a"));
+  EXPECT_FALSE(cached("key-b"));
+  EXPECT_FALSE(cached("key-a", R"(,"cache_salt":"other")"));
+  EXPECT_TRUE(cached("key-b"));
+}
+
+TEST_F(ServiceTest, AKeyMayHoldOnlySoMuch) {
+  ASSERT_TRUE(keys_.add("k", "", {.max_requests = 1}).ok());
+  start();
+  RawClient first(server_->port());
+  first.send(post_request("/v1/chat/completions", chat_body(R"(,"max_tokens":1500,"stream":true)"),
+                          "Authorization: Bearer k\r\n"));
+  ASSERT_THAT(first.read_bytes(200), HasSubstr("200"));
+  const RawResponse second = chat("", "Authorization: Bearer k\r\n");
+  EXPECT_EQ(second.status, 429);
+  EXPECT_EQ(second.header("retry-after"), "1");
+  first.close();
+  EXPECT_TRUE(is_quiet_within(milliseconds(5000)));
+  EXPECT_EQ(chat(R"(,"max_tokens":1)", "Authorization: Bearer k\r\n").status, 200);
+}
+
+TEST_F(ServiceTest, AFullQueueIs429) {
+  start({.cache_tokens = kBlocks * kBlockTokens,
+         .threads = 1,
+         .max_model_tokens = 2048,
+         .max_batch_tokens = 256,
+         .max_sequences = 1,
+         .max_queued_requests = 1});
+  std::vector<RawClient> clients;
+  for (int i = 0; i < 4; ++i) {
+    clients.emplace_back(server_->port());
+    clients.back().send(
+        post_request("/v1/chat/completions", chat_body(R"(,"max_tokens":1500,"stream":true)")));
+    if (i == 0) clients[0].read_bytes(100);  // it runs
+  }
+  int refused = 0;
+  for (size_t i = 1; i < clients.size(); ++i) {
+    const RawResponse response = clients[i].read_response(false, milliseconds(300));
+    refused += response.status == 429;
+  }
+  EXPECT_GE(refused, 1);
+}
+
+TEST_F(ServiceTest, ALostClientFreesItsBlocks) {
+  start();
+  for (const bool stream : {false, true}) {
+    RawClient client(server_->port());
+    client.send(post_request("/v1/chat/completions", chat_body(stream ? R"(,"max_tokens":1500,"stream":true)"
+                                                                      : R"(,"max_tokens":1500)")));
+    if (stream) {
+      client.read_bytes(300);
+    } else {
+      while (engine_->stats().live_requests == 0) std::this_thread::sleep_for(milliseconds(1));
+    }
+    client.reset();
+    EXPECT_TRUE(is_quiet_within(milliseconds(1000))) << "stream " << stream;
+  }
+}
+
+// Clients that go after none, one or three chunks: nothing is left behind.
+TEST_F(ServiceTest, ACancelStormLeavesNothingBehind) {
+  start();
+  for (int round = 0; round < 12; ++round) {
+    std::vector<RawClient> clients;
+    for (int i = 0; i < 16; ++i) {
+      clients.emplace_back(server_->port());
+      clients.back().send(post_request("/v1/chat/completions", chat_body(R"(,"max_tokens":500,"stream":true)",
+                                                                         "the fox " + std::to_string(i))));
+      const int chunks = i % 3;
+      if (chunks > 0) clients.back().read_bytes(static_cast<size_t>(chunks) * 250);
+      i % 2 == 0 ? clients.back().reset() : clients.back().close();
+    }
+  }
+  EXPECT_TRUE(is_quiet_within(milliseconds(3000)));
+  const EngineStats stats = engine_->stats();
+  EXPECT_EQ(stats.blocks_cached + stats.blocks_free, stats.blocks_total);
+  EXPECT_EQ(chat(R"(,"max_tokens":2)").status, 200);
+}
+
+TEST_F(ServiceTest, BadBodiesAreAnsweredAndHurtNobody) {
+  start();
+  const std::string deep(10000, '[');
+  for (const std::string& body :
+       {std::string("{"), std::string("\xff\xfe"), std::string("[]"), deep, std::string(R"({"messages":[]})"),
+        std::string(R"({"messages":[{"role":"user","content":"x"}],"temperature":1e309})"),
+        std::string(R"({"messages":[{"role":"user","content":"x"}],"temperature":NaN})"),
+        std::string(R"({"messages":[{"role":"user","content":"x"}],"messages":[]})"),
+        std::string(R"({"messages":[{"role":"robot","content":"x"}]})"),
+        std::string(R"({"messages":[{"role":"user","content":"\ud800"}]})")}) {
+    const RawResponse response = ask(post_request("/v1/chat/completions", body));
+    EXPECT_EQ(response.status, 400) << body.substr(0, 60) << response.body;
+    EXPECT_THAT(response.body, HasSubstr(R"({"error":{"message":)"));
+    EXPECT_THAT(response.body, Not(HasSubstr("boost")));
+  }
+  EXPECT_EQ(ask(get_request("/health")).status, 200);
+  EXPECT_TRUE(is_quiet_within(milliseconds(1000)));
+}
+
+TEST_F(ServiceTest, ToolSchemasWithCyclesAndManyPropertiesAreFine) {
+  start();
+  std::string properties;
+  for (int i = 0; i < 10000; ++i) properties += strf(R"({}"p{}":{{"$ref":"#/$defs/a"}})", i ? "," : "", i);
+  const std::string tools =
+      R"(,"max_tokens":2,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","$defs":{"a":{"$ref":"#/$defs/b"},"b":{"anyOf":[{"$ref":"#/$defs/a"}]}},"properties":{)" +
+      properties + "}}}}]";
+  const RawResponse response = chat(tools);
+  // Rendered, it is longer than this model's context.
+  EXPECT_EQ(response.status, 400);
+  EXPECT_THAT(response.body, HasSubstr("tokens"));
+}
+
+TEST_F(ServiceTest, LargePromptsArePreparedAsideAndAnswered) {
+  start();
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += "the quick brown fox jumps over the lazy dog ";
+  const RawResponse response =
+      ask(post_request("/v1/chat/completions", chat_body(R"(,"max_tokens":1)", text)));
+  EXPECT_EQ(response.status, 400);  // more than 2,048 tokens, told with the numbers
+  EXPECT_THAT(response.body, HasSubstr("2048"));
+}
+
+}  // namespace
+}  // namespace sparrow
