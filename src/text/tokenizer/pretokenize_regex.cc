@@ -32,9 +32,29 @@ std::string pcre2_message(int code) {
   return reinterpret_cast<const char*>(buffer);
 }
 
-// PCRE2 counts U+180E as white space, Unicode and the engines that tokenizers are trained with do not. So \s
-// is spelled out.
-std::string with_plain_white_space(std::string_view pattern) {
+bool is_script(std::string_view name) {
+  const std::string pattern = strf("\\p{{sc:{}}}", name);
+  int error = 0;
+  PCRE2_SIZE at = 0;
+  return Code(pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(), PCRE2_UTF, &error,
+                            &at, nullptr)) != nullptr;
+}
+
+// {Han} or {^Han} at the start of `text`, as it must be written so that only characters of that script match;
+// empty: it names no script. PCRE2 takes a script's bare name to include what it shares with others, such as
+// the full stop of Chinese; the engines that tokenizers are trained with do not.
+std::string script_property(std::string_view text) {
+  const size_t close = text.find('}');
+  if (!text.starts_with('{') || close == std::string_view::npos) return "";
+  std::string_view name = text.substr(1, close - 1);
+  const bool negated = name.starts_with('^');
+  if (negated) name.remove_prefix(1);
+  return is_script(name) ? strf("{{{}sc:{}}}", negated ? "^" : "", name) : "";
+}
+
+// The pattern in PCRE2's terms. PCRE2 counts U+180E as white space, Unicode and the engines that tokenizers
+// are trained with do not: so \s is spelled out. Scripts: see above.
+std::string in_terms_of_pcre2(std::string_view pattern) {
   constexpr std::string_view kSpaces =
       R"(\x09-\x0d\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
   constexpr std::string_view kOthers =
@@ -50,6 +70,11 @@ std::string with_plain_white_space(std::string_view pattern) {
         out.append(in_class ? "" : "[").append(next == 's' ? kSpaces : kOthers).append(in_class ? "" : "]");
       else
         out.append({c, next});
+      if (next == 'p' || next == 'P')
+        if (const std::string script = script_property(pattern.substr(i + 1)); !script.empty()) {
+          out += script;
+          i = pattern.find('}', i);
+        }
       continue;
     }
     if (c == '[') in_class = true;
@@ -74,7 +99,7 @@ RegexSplitter::~RegexSplitter() = default;
 
 Result<RegexSplitter> RegexSplitter::compile(std::string_view pattern, Syntax syntax) {
   const bool literal = syntax == Syntax::kLiteral;
-  const std::string source = literal ? std::string(pattern) : with_plain_white_space(pattern);
+  const std::string source = literal ? std::string(pattern) : in_terms_of_pcre2(pattern);
   const uint32_t options =
       literal ? PCRE2_UTF | PCRE2_LITERAL : PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C;
   int error = 0;

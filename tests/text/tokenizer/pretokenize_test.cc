@@ -144,6 +144,14 @@ TEST(Pretokenize, WordsTogetherAreTheText) {
   }
 }
 
+// The Chinese full stop is shared by several scripts and belongs to none.
+TEST(Pretokenize, AScriptsNameMeansItsOwnCharacters) {
+  EXPECT_THAT(words(R"(\p{Han}+|[^\s\p{L}]{2})", "日本。--"), ElementsAre("日本", "。-", "-"));
+  EXPECT_THAT(words(R"(\P{Han}+)", "日。本"), ElementsAre("日", "。", "本"));
+  EXPECT_THAT(words(R"(\p{^Han}+)", "日。本"), ElementsAre("日", "。", "本"));
+  EXPECT_THAT(words(R"([\p{Han}\p{Hiragana}]+)", "日の。"), ElementsAre("日の", "。"));
+}
+
 TEST(Pretokenize, RemovedMatchesAreGoneAndRemovedGapsToo) {
   const auto split = [](SplitRule rule, std::string_view text) {
     const Pretokenizer made = std::move(Pretokenizer::make({std::move(rule)})).value();
