@@ -130,10 +130,19 @@ void EngineCore::attend(RequestId id) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) return;
   ActiveRequest& request = *found->second;
-  if (request.channel->cancelled())
-    end_all(request, FinishReason::kCancelled);
-  else if (request.paused && request.channel->has_room())
-    set_paused(request, false);
+  if (request.channel->cancelled()) return end_all(request, FinishReason::kCancelled);
+  if (request.paused && request.channel->has_room()) set_paused(request, false);
+  for (const int output : request.channel->take_cancelled_outputs()) {
+    const SequenceId sequence = request.sequences.at(static_cast<size_t>(output));
+    const Sequence* running = scheduler_.find(sequence);
+    // Before its first token an output is one with its prompt's other choices.
+    if (!outputs_.contains(sequence) || !running || running->num_choices > 1) continue;
+    const bool was_last = request.outputs_left == 1;  // the request goes with it
+    end(sequence, {.output = output,
+                   .finish = FinishReason::kCancelled,
+                   .cached_tokens = outputs_.at(sequence).cached_tokens});
+    if (was_last) return;
+  }
 }
 
 void EngineCore::cancel_all() {

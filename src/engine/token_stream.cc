@@ -38,6 +38,11 @@ bool TokenChannel::cancelled() const {
   return cancelled_;
 }
 
+std::vector<int> TokenChannel::take_cancelled_outputs() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(cancelled_outputs_, {});
+}
+
 std::optional<TokenEvent> TokenChannel::take(std::unique_lock<std::mutex>& lock) {
   if (events_.empty()) return std::nullopt;
   TokenEvent event = std::move(events_.front());
@@ -86,6 +91,15 @@ void TokenChannel::cancel() {
     const std::lock_guard lock(mutex_);
     if (cancelled_ || outputs_left_ == 0) return;
     cancelled_ = true;
+  }
+  attention_();
+}
+
+void TokenChannel::cancel(int output) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (cancelled_ || outputs_left_ == 0) return;
+    cancelled_outputs_.push_back(output);
   }
   attention_();
 }

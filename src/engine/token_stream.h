@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "engine/request.h"
 
@@ -28,6 +29,7 @@ class TokenChannel {
   void push(TokenEvent event);  // wakes the reader
   bool has_room();  // for one more event of every output; if not, `attention` will be called once there is
   bool cancelled() const;
+  std::vector<int> take_cancelled_outputs();
 
   // Client side.
   std::optional<TokenEvent> next(std::optional<std::chrono::steady_clock::time_point> deadline);
@@ -35,6 +37,7 @@ class TokenChannel {
   bool done() const;
   void set_wake(std::function<void()> wake);
   void cancel();
+  void cancel(int output);
 
  private:
   std::optional<TokenEvent> take(std::unique_lock<std::mutex>& lock);
@@ -47,7 +50,8 @@ class TokenChannel {
   std::condition_variable ready_;
   std::deque<TokenEvent> events_;
   std::function<void()> wake_;
-  int outputs_left_;  // whose last event has not been taken
+  int outputs_left_;                    // whose last event has not been taken
+  std::vector<int> cancelled_outputs_;  // that the engine has not been told of
   bool cancelled_ = false, paused_ = false;
 };
 
@@ -79,6 +83,8 @@ class TokenStream {
 
   // Ends every unfinished output with FinishReason::kCancelled; its blocks are free after the running step.
   void cancel() { channel_->cancel(); }
+  // Ends one output whose first token has come, and leaves the others alone.
+  void cancel(int output) { channel_->cancel(output); }
 
  private:
   std::shared_ptr<TokenChannel> channel_;

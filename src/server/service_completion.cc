@@ -48,7 +48,12 @@ struct Service::Pump {
             .observe(seconds);
         last = now;
       }
-      if (!generation.take(std::move(*event))) break;
+      const int output = event->output;
+      const bool ended = event->finish.has_value();
+      if (generation.take(std::move(*event)) || ended) continue;
+      // A stop string ended it, which the engine cannot know.
+      stream->cancel(output);
+      if (generation.finished()) break;
     }
   }
 };

@@ -10,6 +10,7 @@
 #include <functional>
 #include <limits>
 #include <thread>
+#include <utility>
 
 #include "support/engine_client.h"
 
@@ -133,6 +134,29 @@ TEST(EngineLife, CancellingFreesTheBlocksAndLeavesTheOthersAlone) {
   EXPECT_EQ(stats.blocks_in_use, 0);
   EXPECT_EQ(stats.cancelled, 2);
   EXPECT_EQ(stats.reached_length, 1);
+}
+
+// The stream holds fewer events than the outputs have tokens: nobody can be done before the reader says so.
+TEST(EngineLife, OneOutputCanBeCancelledAndTheOthersGoOn) {
+  const auto engine = start_engine();
+  Request request = greedy(yarn_model().text(0, 100), 300);
+  request.n = 3;
+  const auto stream = engine->submit(request).value();
+  std::vector<Output> outputs(3);
+  bool told = false;
+  while (auto event = stream->next()) {
+    Output& output = outputs.at(event->output);
+    if (event->id) output.ids.push_back(*event->id);
+    if (event->finish) output.finish = event->finish;
+    if (event->output == 1 && !std::exchange(told, true)) stream->cancel(1);
+  }
+  EXPECT_EQ(outputs[0].finish, FinishReason::kLength);
+  EXPECT_EQ(outputs[1].finish, FinishReason::kCancelled);
+  EXPECT_EQ(outputs[2].finish, FinishReason::kLength);
+  EXPECT_LT(outputs[1].ids.size(), 300u);
+  EXPECT_EQ(outputs[0].ids, outputs[2].ids);
+  EXPECT_EQ(outputs[0].ids.size(), 300u);
+  EXPECT_EQ(engine->stats().blocks_in_use, 0);
 }
 
 TEST(EngineLife, ASlowReaderPausesItsOwnRequestOnly) {

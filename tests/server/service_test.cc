@@ -123,6 +123,23 @@ TEST_F(ServiceTest, AnswersWholeAndStreamedAlike) {
   EXPECT_TRUE(stream.body.ends_with("data: [DONE]\n\n"));
 }
 
+// A choice that a stop string has ended is not generated any further.
+TEST_F(ServiceTest, AStopStringEndsTheWork) {
+  start();
+  const auto ask_with = [&](const std::string& stop) {
+    const int64_t before = engine_->stats().generated_tokens;
+    const RawResponse response = ask(post_request(
+        "/v1/completions", R"({"prompt":"the fox","n":2,"temperature":2,"seed":5,"max_tokens":400,)"
+                           R"("ignore_eos":true)" +
+                               stop + "}"));
+    EXPECT_EQ(response.status, 200) << response.body;
+    EXPECT_TRUE(is_quiet_within(milliseconds(2000)));
+    return engine_->stats().generated_tokens - before;
+  };
+  EXPECT_EQ(ask_with(""), 800);
+  EXPECT_LT(ask_with(R"(,"stop":["a","e","i","o"," "])"), 700);
+}
+
 TEST_F(ServiceTest, SmallAnswersAreThere) {
   start();
   EXPECT_EQ(ask(get_request("/health")).status, 200);

@@ -49,9 +49,10 @@ Generation::Generation(const ServedModel& model, std::unique_ptr<Prepared> prepa
 
 bool Generation::take(TokenEvent event) {
   Output& output = answers_[static_cast<size_t>(event.output)];
-  if (output.answer.finished()) return !finished();
+  if (output.answer.finished()) return false;
   output.dirty = true;
-  if (!output.answer.take(std::move(event), output.deltas)) ++num_finished_;
+  const bool goes_on = output.answer.take(std::move(event), output.deltas);
+  if (!goes_on) ++num_finished_;
   if (prepared_->request.logprobs) {
     std::vector<TokenLogprobs> fresh = output.answer.take_logprobs();
     std::move(fresh.begin(), fresh.end(), std::back_inserter(output.logprobs));
@@ -60,7 +61,7 @@ bool Generation::take(TokenEvent event) {
     for (const OutputDelta& delta : output.deltas) output.parsed.add(delta);
     output.deltas.clear();
   }
-  return !finished();
+  return goes_on;
 }
 
 std::optional<Error> Generation::failure() const {

@@ -22,7 +22,7 @@ class Generation {
   // `request_id` makes the answer's id. The prepared request has been submitted, or is about to be.
   Generation(const ServedModel& model, std::unique_ptr<Prepared> prepared, std::string_view request_id);
 
-  // Takes one event. False: no output needs more.
+  // Takes one event. False: its output has ended, and needs no more of them.
   bool take(TokenEvent event);
   bool finished() const { return num_finished_ == static_cast<int>(answers_.size()); }
   // An output that did not come to an ordinary end, and what to tell the client.
