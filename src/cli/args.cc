@@ -246,7 +246,8 @@ int unknown_argument(const CLI::App& app) {
   std::vector<std::string> known;
   const auto add_flags = [&known](const CLI::App& group) {
     for (const CLI::Option* option : group.get_options())
-      if (!option->get_positional()) known.push_back("--" + option->get_name().substr(2));
+      // Hidden ones have no name to show.
+      if (const std::string name = option->get_name(); name.starts_with("--")) known.push_back(name);
   };
   add_flags(command);
   for (const CLI::App* group : command.get_subcommands({}))
@@ -265,9 +266,9 @@ int unknown_argument(const CLI::App& app) {
 }  // namespace
 
 std::variant<Command, int> parse_args(int argc, const char* const* argv) {
-  CLI::App app("Sparrow runs MiniMax-M3 with its native block-sparse attention.", "sparrow");
+  CLI::App app("Sparrow serves MiniMax-M3 with its native block-sparse attention.", "sparrow");
   app.set_version_flag("--version", "sparrow " SPARROW_VERSION);
-  app.footer(examples({"sparrow make-model --preset tiny --out /tmp/tiny",
+  app.footer(examples({"sparrow make-model --preset tiny --out /tmp/tiny", "sparrow serve /tmp/tiny",
                        "sparrow generate --model /tmp/tiny --prompt-ids 1,2,3 --max-tokens 16"}) +
              "\nEach command explains itself: sparrow generate --help\n");
   ServeOptions serve;

@@ -62,7 +62,7 @@ void add_engine(CLI::App* command, ServeOptions& o) {
   const char* group = "Engine";
   const auto number = [&](const char* flag, auto& value, int64_t least, const char* help) {
     command->add_option(flag, value, help)
-        ->check(CLI::Range(least, int64_t{1} << 31))
+        ->check(CLI::Range(least, int64_t{1} << 30))
         ->type_name("N")
         ->group(group);
   };

@@ -31,7 +31,7 @@ Error unsupported(std::string message) {
   return Error{Errc::kUnsupported, std::move(message)};
 }
 
-// Flags that ask for something that is not there fail at once, before anything is loaded.
+// Flags that make no sense or ask for something that is not there fail at once, before anything is loaded.
 Status check_flags(const ServeOptions& o) {
   if (o.block_size != 128)
     return unsupported(
@@ -55,6 +55,7 @@ Status check_flags(const ServeOptions& o) {
   for (const std::string* parser : {&o.tool_call_parser, &o.reasoning_parser})
     if (*parser != "minimax_m3" && *parser != "none")
       return unsupported(strf("parser {}: minimax_m3 or none", *parser));
+  if (!o.kv_cache_memory.empty()) SPARROW_TRY(parse_byte_size(o.kv_cache_memory, "--kv-cache-memory"));
   if (o.ssl_certfile.empty() != o.ssl_keyfile.empty())
     return Error{Errc::kInvalidArgument, "--ssl-certfile and --ssl-keyfile belong together"};
   return Ok{};

@@ -49,6 +49,7 @@ class Service {
   net::awaitable<void> answer_stream(Exchange& exchange, Pump& pump);
   void record(Exchange& exchange, const Pump& pump);
   HttpResponse refuse(const Error& error);
+  HttpResponse refuse_failure(const Error& failure);
   HttpResponse answer_now(const HttpRequest& request, bool draining);
   std::string models_json() const;
   void write_model(JsonWriter& json, const std::string& name) const;

@@ -132,6 +132,12 @@ net::awaitable<Result<std::unique_ptr<openai::Prepared>>> Service::prepare(Excha
   co_return std::move(*job->outcome);
 }
 
+HttpResponse Service::refuse_failure(const Error& failure) {
+  // What the model computed makes no sense: no fault of the request.
+  if (failure.code == Errc::kCorrupt) return error_response({.status = 500, .message = failure.message});
+  return refuse(failure);
+}
+
 net::awaitable<void> Service::answer_whole(Exchange& exchange, Pump& pump) {
   for (;;) {
     pump.take(counts_, exchange.request().received_at);
@@ -141,9 +147,7 @@ net::awaitable<void> Service::answer_whole(Exchange& exchange, Pump& pump) {
   }
   pump.stream->cancel();
   if (const auto failure = pump.generation.failure()) {
-    HttpResponse refusal = failure->code == Errc::kCorrupt
-                               ? error_response({.status = 500, .message = failure->message})
-                               : refuse(*failure);
+    HttpResponse refusal = refuse_failure(*failure);
     co_await exchange.respond(std::move(refusal));
     co_return;
   }
@@ -158,9 +162,7 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
     pump.take(counts_, exchange.request().received_at);
     const auto failure = pump.generation.failure();
     if (failure && !begun) {
-      HttpResponse refusal = failure->code == Errc::kCorrupt
-                                 ? error_response({.status = 500, .message = failure->message})
-                                 : refuse(*failure);
+      HttpResponse refusal = refuse_failure(*failure);
       co_await exchange.respond(std::move(refusal));
       co_return;
     }

@@ -23,11 +23,6 @@ void merge_neighbours(std::vector<OutputDelta>& deltas) {
   if (!deltas.empty()) deltas.resize(kept + 1);
 }
 
-int64_t num_characters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
-}
-
 }  // namespace
 
 Generation::Generation(const ServedModel& model, std::unique_ptr<Prepared> prepared,

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/openai/response.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "base/json_writer.h"
 #include "base/strf.h"
-#include "base/utf8.h"
 
 namespace sparrow::openai {
 namespace {
@@ -13,12 +15,6 @@ using Kind = OutputDelta::Kind;
 // The text of one token; what is not UTF-8 alone becomes U+FFFD, and its bytes are told beside it.
 std::string token_text(const Tokenizer& tokenizer, int32_t id) {
   return tokenizer.decode(std::span(&id, 1)).value();
-}
-
-int64_t num_characters(std::string_view text) {
-  int64_t count = 0;
-  for (const char c : text) count += (static_cast<unsigned char>(c) & 0xc0) != 0x80;
-  return count;
 }
 
 void write_usage(JsonWriter& json, const Usage& usage) {
@@ -200,7 +196,7 @@ void write_stream_usage(JsonWriter& json, const ResponseHead& head, const Usage&
   if (head.include_usage) json.key("usage").null();
 }
 
-// One chat chunk; `write_part` writes the choice's "delta".
+// One chat chunk; `write_the_delta` writes the choice's "delta".
 template <typename WriteDelta>
 void append_chat_chunk(std::string& out, const ResponseHead& head, const ChunkPart& part, bool with_logprobs,
                        std::string_view finish_reason, const Usage& usage, WriteDelta&& write_the_delta) {
@@ -302,6 +298,11 @@ void append_usage_chunk(std::string& out, const ResponseHead& head, bool chat, c
   write_usage(json, usage);
   json.end_object();
   append_event(out, json.text());
+}
+
+int64_t num_characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
 void append_event(std::string& out, std::string_view json) {

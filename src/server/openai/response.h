@@ -66,6 +66,8 @@ void append_completion_chunk(std::string& out, const ResponseHead& head, const C
 // The chunk that only says the usage.
 void append_usage_chunk(std::string& out, const ResponseHead& head, bool chat, const Usage& usage);
 void append_event(std::string& out, std::string_view json);
+// Characters of valid UTF-8, which is how text completions count offsets.
+int64_t num_characters(std::string_view text);
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
 
 }  // namespace sparrow::openai
