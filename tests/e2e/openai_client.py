@@ -197,6 +197,18 @@ class OpenAiClient(unittest.TestCase):
             self.chat(response_format={"type": "json_object"})
         self.assertIn("response_format", caught.exception.param)
 
+    def test_chat_command(self):
+        run = subprocess.run([SPARROW, "chat", "--url", self.server.url, "--api-key", KEY, "--max-tokens", "8",
+                              "--temperature", "0"], input="Hello\n/new\nHello\n", capture_output=True, text=True,
+                             timeout=60)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        answer = self.chat("Hello", max_tokens=8).choices[0].message.content
+        self.assertEqual(run.stdout, (answer + "\n") * 2)
+        wrong = subprocess.run([SPARROW, "chat", "--url", self.server.url, "--api-key", "no"], input="Hello\n",
+                               capture_output=True, text=True, timeout=60)
+        self.assertEqual(wrong.returncode, 2)
+        self.assertIn("--api-key", wrong.stderr)
+
     def test_64_streams_equal_their_sequential_answers(self):
         fields = {"max_tokens": 24, "temperature": 0, "extra_body": {"ignore_eos": True}}
         prompts = [f"Question {i} " + "word " * (i % 7) * 9 for i in range(64)]

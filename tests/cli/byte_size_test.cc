@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/byte_size.h"
+
+#include <gtest/gtest.h>
+
+namespace sparrow::cli {
+namespace {
+
+TEST(ByteSize, IsReadAsPeopleWriteIt) {
+  EXPECT_EQ(parse_byte_size("1000", "--x").value(), 1000);
+  EXPECT_EQ(parse_byte_size("4G", "--x").value(), int64_t{4} << 30);
+  EXPECT_EQ(parse_byte_size("512MiB", "--x").value(), int64_t{512} << 20);
+  EXPECT_EQ(parse_byte_size("1.5k", "--x").value(), 1536);
+  EXPECT_EQ(parse_byte_size("2TB", "--x").value(), int64_t{2} << 40);
+}
+
+TEST(ByteSize, WhatIsNoSizeIsNamed) {
+  for (const char* text : {"", "x", "-1", "0", "4X", "4GG", "4 G", "nan", "inf", "1e300", "0.1"}) {
+    const auto size = parse_byte_size(text, "--x");
+    ASSERT_FALSE(size.ok()) << text;
+    EXPECT_EQ(size.error().field, "--x");
+  }
+}
+
+}  // namespace
+}  // namespace sparrow::cli
