@@ -57,6 +57,7 @@ HttpServerOptions impatient_options() {
 }
 
 HttpTestServer::HttpTestServer(HttpServerOptions options) {
+  options.port = 0;  // tests run side by side
   options.on_done = [this](const AccessRecord& record) {
     std::string notes;
     for (const auto& note : record.notes) notes += note.name + "=" + note.text + ";";
