@@ -12,7 +12,7 @@ import os
 import re
 import sys
 
-STAGES = {"index": "index", "decode": "attend", "prefill": "attend", "dense": "dense"}
+STAGES = {"index": "index", "decode": "attend", "prefill": "attend", "dense": "dense", "step": "step"}
 PEERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../bench/kernels/peers.json")
 
 
@@ -22,6 +22,8 @@ def label(case, stage):
     if stage == "dense":
         name = re.sub(r"^(prefill|decode)/", "dense/", name)
         return name if "/ctx" not in name or "/q" in name else name + "/q1"
+    if stage == "step":
+        name = ("prefill/" if "/S" in name else "decode/") + name
     if name.startswith("decode/") and not re.search(r"/q\d+", name):
         name = re.sub(r"(/ctx\d+)", r"\1/q1", name)
     # peers have no e4m3 index keys: theirs are bf16
@@ -39,6 +41,9 @@ def best_peer(peers, case, stage):
     name = re.sub(r"/(correlated|identical)", "", name)
     names = (name, name.replace("/bf16", "/fp8")) if stage == "index" else (name,)
     for row in peers["cases"]:
+        if row["case"] in names and stage == "step":  # the better index and the better attend, added
+            us = sum(min(row[p][part] for p in ("vllm", "sglang")) for part in ("index", "attend"))
+            return "both", us, us / (row["floor"]["index"] + row["floor"]["attend"])
         if row["case"] in names:
             peer = min(("vllm", "sglang"), key=lambda p: row[p][stage])
             return peer, row[peer][stage], row[peer][stage] / row["floor"][stage]

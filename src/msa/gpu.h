@@ -10,8 +10,9 @@
 // launch: they never allocate, synchronise or read back, so all of them can be captured in CUDA graphs.
 // Metadata and tensors are device pointers of the caller; a replayed graph sees what they hold then. Metadata
 // must be written before prepare() in stream order, and not by a kernel that lets its successor start early.
-// One plan serves one stream at a time, on the device that was current when it was made. sparrow_msa.h has
-// the same in C.
+// Keys of earlier steps likewise: index() and dense() may read those, but not this step's, while the kernel
+// ahead still runs. One plan serves one stream at a time, on the device that was current when it was made.
+// sparrow_msa.h has the same in C.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -6,7 +6,8 @@
  * for each layer; none of them allocates, synchronises or reads back, and all can be captured in CUDA graphs.
  * Pointers are device memory of the caller unless a comment says "host"; tensors are contiguous unless they
  * have a stride and are aligned to 16 bytes. `stream` is a cudaStream_t. One plan serves one stream at a
- * time, on the device that was current when it was made.
+ * time, on the device that was current when it was made. Metadata and the pages of earlier steps must not be
+ * written by a kernel that lets its successor start early.
  *
  * Every function returns a status. The message of the last one that was not 0 is kept for each thread.
  * Every struct begins with its size: fill the struct with zeros, set struct_bytes = sizeof, then the fields.

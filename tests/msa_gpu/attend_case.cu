@@ -68,7 +68,7 @@ Case::Case(const Shape& s) : shape(s), rng_(s.seed), normals_(make_normals(rng_)
     max_blocks = std::max(max_blocks, (s.seq_lens[r] + 127) / 128);
   }
   total = cu.back();
-  max_blocks += 3;  // unused columns
+  max_blocks += s.spare_blocks;
   // Scales of four significant bits, as e4m3 has: their products are exact in bf16.
   const float values[] = {1.25f, 0.6875f, 0.8125f, 1.5f, 0.5625f, 2.0f, 1.125f, 0.9375f};
   if (s.scaled)

@@ -56,6 +56,7 @@ struct Shape {
   bool fp8 = false;
   bool scaled = false;  // e4m3 with a scale for each KV head's K and V
   uint32_t seed = 1;
+  int spare_blocks = 3;  // columns of the block table beyond the longest context
 };
 
 struct Case {

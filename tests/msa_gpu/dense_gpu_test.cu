@@ -8,6 +8,7 @@
 
 #include "msa/sm90/dense/dense.h"
 #include "msa_gpu/attend_case.h"
+#include "msa_gpu/late_write.h"
 
 namespace msa::sm90 {
 namespace {
@@ -139,6 +140,19 @@ TEST(Dense, OneLongRequestAmongManyShortOnesMatchesTheReference) {
   }
 }
 
+// As a captured decode step has it: the table is made for the longest context there may be.
+TEST(Dense, ATableFarLargerThanTheContextsMatchesTheReference) {
+  for (const int length : {1, 64, 65, 193, 300, 1000})
+    for (const int queries : {1, 20}) {
+      SCOPED_TRACE(testing::Message() << length << " keys, " << queries << " queries");
+      Shape s;
+      s.seq_lens = {std::max(length, queries), 0, 70};
+      s.queries.assign(3, queries);
+      s.kv_heads = 2, s.group = 8, s.spare_blocks = 1000;
+      expect_right(s, true);
+    }
+}
+
 // More requests than the kernels that number them have threads.
 TEST(Dense, ManyRequestsMatchTheReference) {
   for (const int queries : {1, 5}) {
@@ -198,6 +212,32 @@ TEST(Dense, RepeatsAndGraphReplaysGiveTheSameBits) {
       cudaGraphDestroy(graph);
       cudaStreamDestroy(stream);
     }
+}
+
+// The kernel starts before the one ahead has ended, and that one may write the step's own keys.
+TEST(Dense, KeysOfThisStepAreReadAfterTheKernelThatWritesThem) {
+  for (const int queries : {1, 4, 20}) {
+    SCOPED_TRACE(testing::Message() << queries << " queries");
+    Shape s;
+    s.seq_lens = {9000, 130, 64, 20, 2112};
+    s.queries.assign(s.seq_lens.size(), queries);
+    s.kv_heads = 2, s.group = 4;
+    const DenseCase c(s);
+    const DenseRun run(c);
+    std::vector<uint16_t> pages = c.pages;
+    for (size_t r = 0; r < c.seq_lens.size(); ++r)
+      for (int key = c.seq_lens[r] - queries; key < c.seq_lens[r]; ++key)
+        for (int part = 0; part < 2 * s.kv_heads; ++part) {  // K and V of each head
+          const size_t page = c.table[r * c.max_blocks + key / 128];
+          std::fill_n(pages.begin() + ((page * 2 * s.kv_heads + part) * 128 + key % 128) * 128, 128, 0x7fff);
+        }
+    const Device<uint16_t> right(c.pages);
+    ASSERT_CUDA(cudaMemcpy(run.pages.data, pages.data(), pages.size() * 2, cudaMemcpyHostToDevice));
+    ASSERT_CUDA(write_late(run.pages.data, right.data, pages.size() * 2, nullptr));
+    ASSERT_CUDA(run.launch(true));
+    ASSERT_CUDA(cudaDeviceSynchronize());
+    expect_matches_reference(c, run.out.host());
+  }
 }
 
 TEST(Dense, EmptyBatchesLaunchNothingAndOtherGroupsAreRefused) {

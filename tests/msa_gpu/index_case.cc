@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "msa/reference.h"
+#include "msa_gpu/late_write.h"
 
 namespace msa::sm90 {
 namespace {
@@ -229,12 +230,30 @@ void compare(const Problem& p, const std::vector<int32_t>& actual) {
   EXPECT_LE(worst_gap, p.c.key_type == Element::kE4M3 ? 5e-2 : 1e-4) << p.c.name;
 }
 
+// The pages with large numbers in place of this step's keys.
+std::vector<uint8_t> without_new_keys(const Problem& p) {
+  std::vector<uint8_t> bytes = Device::bytes_of(p);
+  const size_t key_bytes = size_t{kHeadDim} * element_bytes(p.c.key_type);
+  for (size_t r = 0; r < p.c.queries.size(); ++r)
+    for (int key = p.c.seq_lens[r] - p.c.queries[r]; key < p.c.seq_lens[r]; ++key) {
+      const size_t page = p.table[r * p.max_blocks + key / kBlock];
+      const auto first = bytes.begin() + (page * kBlock + key % kBlock) * key_bytes;
+      std::fill(first, first + key_bytes, 0x7e);
+    }
+  return bytes;
+}
+
 }  // namespace
 
 void check_index(const IndexCase& c) {
   const Problem p(c);
   Device d(p);
   CUDA_OK(prepare_index(d.launch, nullptr));
+  const DeviceArray<uint8_t> keys(Device::bytes_of(p));
+  if (c.late_keys) {
+    CUDA_OK(cudaMemcpy(d.keys.data, without_new_keys(p).data(), d.keys.count, cudaMemcpyHostToDevice));
+    CUDA_OK(write_late(d.keys.data, keys.data, keys.count, nullptr));
+  }
   CUDA_OK(launch_index(d.launch, nullptr));
   CUDA_OK(cudaDeviceSynchronize());
   const std::vector<int32_t> first = d.selected.download();

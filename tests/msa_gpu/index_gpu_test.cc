@@ -111,6 +111,19 @@ TEST(IndexScan, ManyRequestsMatchTheReference) {
   check_index({.name = "many", .queries = std::vector<int>(300, 1), .seq_lens = lens, .uniform = true});
 }
 
+// The scan starts before the kernel ahead has ended, and that one may write the step's own keys.
+TEST(IndexScan, KeysOfThisStepAreReadAfterTheKernelThatWritesThem) {
+  for (const Element type : {Element::kBF16, Element::kE4M3})
+    for (const int queries : {1, 4, 16}) {
+      IndexCase c{.name = "late keys, " + std::to_string(queries) + " queries"};
+      c.seq_lens = {4096, 2050, 16, type == Element::kBF16 ? 40'000 : 10'000, 8191};
+      c.queries.assign(c.seq_lens.size(), queries);
+      c.selection = {.top_k = 4, .local_blocks = 0, .init_blocks = 0};
+      c.key_type = type, c.uniform = true, c.late_keys = true;
+      check_index(c);
+    }
+}
+
 TEST(IndexScan, Fp8KeysMatchTheReference) {
   for (const int heads : {1, 4}) {
     check_index({.name = "fp8",

@@ -12,7 +12,8 @@ namespace {
 template <typename Traits>
 cudaError_t launch_merge(const DenseParams& p, const StreamWorkspace& ws, int rows, int ctas,
                          cudaStream_t stream) {
-  const dim3 grid((rows + Traits::kRows - 1) / Traits::kRows, p.kv_heads, p.num_requests + 1);
+  const dim3 grid((rows + Traits::kRows - 1) / Traits::kRows * Traits::kShares, p.kv_heads,
+                  p.num_requests + 1);
   return launch_dependent(merge_stream_kernel<Traits>, grid, Traits::kThreads, 0, stream, p, ws, ctas);
 }
 
@@ -34,8 +35,8 @@ cudaError_t launch_type(const DenseParams& p, const StreamWorkspace& ws, cudaStr
   // With many requests each has few parts.
   constexpr int kManyUnits = 16;
   const int rows = p.max_queries_per_request * p.group, units = p.num_requests * p.kv_heads;
-  return units < kManyUnits ? launch_merge<MergeTraits<16>>(p, ws, rows, ctas, stream)
-                            : launch_merge<MergeTraits<1>>(p, ws, rows, ctas, stream);
+  return units < kManyUnits ? launch_merge<MergeMany>(p, ws, rows, ctas, stream)
+                            : launch_merge<MergeFew>(p, ws, rows, ctas, stream);
 }
 
 }  // namespace

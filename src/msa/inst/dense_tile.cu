@@ -27,10 +27,9 @@ cudaError_t launch_type(const DenseParams& p, const TileWorkspace& ws, cudaStrea
   const dim3 grid(static_cast<unsigned>(std::min<int64_t>(sms, items)));
   error = launch_dependent(tile_kernel<Traits>, grid, Traits::kThreads, kBytes, stream, p, ws, maps);
   if (error != cudaSuccess || ws.max_partials == 0) return error;
-  using Merge = MergeTraits<16>;
   const int64_t rows = std::min<int64_t>(ws.max_tiles * p.kv_heads, ws.max_partials) * kTileRows;
   const dim3 merge_grid(static_cast<unsigned>(std::min<int64_t>(rows, 4 * sms)));
-  return launch_dependent(merge_tiles_kernel<Merge>, merge_grid, Merge::kThreads, 0, stream, p, ws);
+  return launch_dependent(merge_tiles_kernel<MergeTiles>, merge_grid, MergeTiles::kThreads, 0, stream, p, ws);
 }
 
 }  // namespace

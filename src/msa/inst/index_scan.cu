@@ -6,16 +6,16 @@ namespace msa::sm90 {
 namespace {
 
 template <typename T>
-cudaError_t launch(const IndexScanParams& p, const CUtensorMap& keys, int ctas, cudaStream_t stream) {
-  return launch_dependent(index_scan_kernel<T>, dim3(ctas), T::kThreads, T::kSmemBytes, stream, p, keys);
+cudaError_t launch(const IndexScanParams& p, const CUtensorMap& keys, int sms, cudaStream_t stream) {
+  return launch_dependent(index_scan_kernel<T>, dim3(sms), T::kThreads, T::kSmemBytes, stream, p, keys);
 }
 
 template <Element kKeyType>
-cudaError_t launch_rows(const IndexScanParams& p, const CUtensorMap& keys, int ctas, cudaStream_t stream) {
+cudaError_t launch_rows(const IndexScanParams& p, const CUtensorMap& keys, int sms, cudaStream_t stream) {
   const int rows = p.batch.queries * p.batch.heads;
-  if (rows <= 8) return launch<IndexScanTraits<8, kKeyType>>(p, keys, ctas, stream);
-  if (rows <= 16) return launch<IndexScanTraits<16, kKeyType>>(p, keys, ctas, stream);
-  return launch<IndexScanTraits<32, kKeyType>>(p, keys, ctas, stream);
+  if (rows <= 8) return launch<IndexScanTraits<8, kKeyType>>(p, keys, sms, stream);
+  if (rows <= 16) return launch<IndexScanTraits<16, kKeyType>>(p, keys, sms, stream);
+  return launch<IndexScanTraits<32, kKeyType>>(p, keys, sms, stream);
 }
 
 template <int kUnits>
@@ -34,10 +34,10 @@ cudaError_t launch_select(const IndexSelectParams& p, cudaStream_t stream) {
 
 }  // namespace
 
-cudaError_t launch_index_scan(const IndexScanParams& p, Element key_type, const CUtensorMap& keys, int ctas,
+cudaError_t launch_index_scan(const IndexScanParams& p, Element key_type, const CUtensorMap& keys, int sms,
                               cudaStream_t stream) {
-  return key_type == Element::kBF16 ? launch_rows<Element::kBF16>(p, keys, ctas, stream)
-                                    : launch_rows<Element::kE4M3>(p, keys, ctas, stream);
+  return key_type == Element::kBF16 ? launch_rows<Element::kBF16>(p, keys, sms, stream)
+                                    : launch_rows<Element::kE4M3>(p, keys, sms, stream);
 }
 
 cudaError_t launch_index_select(const IndexSelectParams& p, cudaStream_t stream) {

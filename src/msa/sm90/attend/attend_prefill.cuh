@@ -6,7 +6,6 @@
 #pragma once
 
 #include "msa/sm90/attend/attend_prefill_feed.cuh"
-#include "msa/sm90/wgmma.cuh"
 
 namespace msa::sm90 {
 
@@ -43,8 +42,8 @@ struct PrefillConsumer {
         if (8 * j + 2 * (lane % 4) + e > limit) s[4 * j + 2 * h + e] = -INFINITY;
   }
 
-  // Scores to bf16 exponentials relative to each row's maximum, in the fragments of A; maxima (log2) and sums
-  // of both rows.
+  // Scores to 16-bit exponentials relative to each row's maximum, in the fragments of A; maxima (log2) and
+  // sums of both rows.
   __device__ void softmax(float (&s)[64], float scale_log2, uint32_t (&a)[8][4], float (&top)[2],
                           float (&sum)[2]) const {
 #pragma unroll
@@ -67,8 +66,7 @@ struct PrefillConsumer {
         asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e0) : "f"(fmaf(s[4 * j + 2 * h], scale_log2, -top[h])));
         asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e1) : "f"(fmaf(s[4 * j + 2 * h + 1], scale_log2, -top[h])));
         total[h][0] += e0, total[h][1] += e1;
-        const __nv_bfloat162 pair = __floats2bfloat162_rn(e0, e1);
-        a[j / 2][j % 2 * 2 + h] = *reinterpret_cast<const uint32_t*>(&pair);
+        a[j / 2][j % 2 * 2 + h] = pack_pair<Traits::kFp8>(e0, e1);
       }
     }
 #pragma unroll
@@ -77,14 +75,6 @@ struct PrefillConsumer {
       sum[h] += __shfl_xor_sync(~0u, sum[h], 1);
       sum[h] += __shfl_xor_sync(~0u, sum[h], 2);
     }
-  }
-
-  __device__ void issue_values(int kv_stage, const uint32_t (&a)[8][4], float (&o)[64]) const {
-    const uint64_t b = wgmma_descriptor(&shared.v[kv_stage], sizeof(shared.v[0][0]));
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 8; ++step) wgmma_64x128x16<1>(o, a[step], b + step * 2048 / 16, step > 0);
-    wgmma_commit();
   }
 
   // The layout of a partial is told in combine.cuh. `h` tells which of this thread's two rows. Not
@@ -138,6 +128,7 @@ struct PrefillConsumer {
       issue_scores(stage, kv_stage, s);
       wgmma_wait<0>();
       wgmma_pin(s);
+      __syncwarp();
       if (lane == 0) mbarrier_arrive(&shared.q_empty[wg][stage]);
       if (__any_sync(~0u, min(limit[0], limit[1]) < Traits::kBlock - 1))
         mask(s, 0, limit[0]), mask(s, 1, limit[1]);
@@ -147,9 +138,10 @@ struct PrefillConsumer {
       mbarrier_wait(&shared.v_full[kv_stage], kv_parity);
       if (visible < Traits::kBlock) clear_unwritten(kv_stage, visible);
       float o[64];
-      issue_values(kv_stage, a, o);
+      issue_value_products<Traits::kFp8>(o, a, &shared.v[kv_stage], sizeof(shared.v[0][0]), false);
       wgmma_wait<0>();
       wgmma_pin(o);
+      __syncwarp();
       if (last && lane == 0) mbarrier_arrive(&shared.kv_empty[kv_stage]);
       store(o, 0, partial[0], top[0], sum[0]);
       store(o, 1, partial[1], top[1], sum[1]);

@@ -5,6 +5,7 @@
 #include "msa/sm90/attend/attend_prefill.h"
 #include "msa/sm90/attend/invert.cuh"
 #include "msa/sm90/ptx.cuh"
+#include "msa/sm90/wgmma.cuh"
 #include "msa/sm90/widen.cuh"
 
 namespace msa::sm90 {
@@ -57,10 +58,11 @@ struct PrefillMaps {
       kv;  // [half, rows, 64 channels]; a box is the K or V of one page. e4m3: [rows, 128], no swizzle
 };
 
-// e4m3 K or V arrives in the second half of its place and becomes bf16 there: row r of it lies where row r of
-// the second half of the channels will, so a warp that reads whole rows before it writes them needs no other
-// place. Sixteen lanes take a row, eight channels each; warp `warp` of `kWarps` does its share of the rows.
-template <int kWarps, int kUnroll>
+// e4m3 K or V arrives in the second half of its place and becomes bf16 or f16 there: row r of it lies where
+// row r of the second half of the channels will, so a warp that reads whole rows before it writes them needs
+// no other place. Sixteen lanes take a row, eight channels each; warp `warp` of `kWarps` does its share of
+// the rows. f16 takes fewer instructions, and needs the other operand of the product in f16 too.
+template <int kWarps, int kUnroll, bool kF16>
 __device__ __forceinline__ void widen_tile(void* tile, int warp, int lane) {
   constexpr int kHalfBytes = 128 * 128, kSteps = 64 / kUnroll;
   const uint32_t base = smem_address(tile);
@@ -74,14 +76,44 @@ __device__ __forceinline__ void widen_tile(void* tile, int warp, int lane) {
 #pragma unroll
     for (int n = 0; n < kUnroll; ++n) {
       const int pair = step * kUnroll + n, row = pair * 2 + lane / 16;
+      const uint32_t words[2] = {static_cast<uint32_t>(raw[n]), static_cast<uint32_t>(raw[n] >> 32)};
       uint4 wide;
-      widen_e4m3(static_cast<uint32_t>(raw[n]), wide.x, wide.y);
-      widen_e4m3(static_cast<uint32_t>(raw[n] >> 32), wide.z, wide.w);
+      if constexpr (kF16)
+        widen_e4m3_f16(words[0], wide.x, wide.y), widen_e4m3_f16(words[1], wide.z, wide.w);
+      else
+        widen_e4m3(words[0], wide.x, wide.y), widen_e4m3(words[1], wide.z, wide.w);
       store_shared(to + pair * 256 + ((lane ^ row) % 8) * 16, wide);
     }
   }
   fence_async_shared();
   __syncwarp();
+}
+
+// Two probabilities, as the values that they weigh are.
+template <bool kF16>
+__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
+  uint32_t pair;
+  if constexpr (kF16)
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  else
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+// O (+)= P V of one block; V as it lies in shared memory, its halves of the channels `half_bytes` apart.
+template <bool kF16>
+__device__ __forceinline__ void issue_value_products(float (&o)[64], const uint32_t (&a)[8][4], const void* v,
+                                                     uint32_t half_bytes, bool accumulate) {
+  const uint64_t b = wgmma_descriptor(v, half_bytes);
+  wgmma_fence();
+#pragma unroll
+  for (int step = 0; step < 8; ++step) {
+    if constexpr (kF16)
+      wgmma_64x128x16_f16<1>(o, a[step], b + step * 2048 / 16, accumulate || step > 0);
+    else
+      wgmma_64x128x16<1>(o, a[step], b + step * 2048 / 16, accumulate || step > 0);
+  }
+  wgmma_commit();
 }
 
 __device__ inline float scale_of_keys(const AttendPrefillParams& p, int head) {
@@ -187,13 +219,14 @@ struct PrefillProducer {
       mbarrier_arrive_many(&shared.kv_empty[stage], 4 * (Traits::kConsumers - tiles));
   }
 
-  // A feeding warp's share of an item's K and V.
+  // A feeding warp's share of an item's K and V. K meets bf16 queries: turning those into f16 once for each
+  // tile would take the warpgroups' time.
   __device__ void widen(int warp, int stage, int parity) {
     mbarrier_wait(&shared.raw_full[stage][0], parity);
-    widen_tile<Traits::kConsumers, 4>(shared.k[stage], warp, lane);
+    widen_tile<Traits::kConsumers, 4, false>(shared.k[stage], warp, lane);
     if (lane == 0) mbarrier_arrive(&shared.k_full[stage]);
     mbarrier_wait(&shared.raw_full[stage][1], parity);
-    widen_tile<Traits::kConsumers, 4>(shared.v[stage], warp, lane);
+    widen_tile<Traits::kConsumers, 4, true>(shared.v[stage], warp, lane);
     if (lane == 0) mbarrier_arrive(&shared.v_full[stage]);
   }
 

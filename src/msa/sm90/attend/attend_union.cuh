@@ -8,7 +8,6 @@
 
 #include "msa/sm90/attend/attend_prefill_feed.cuh"
 #include "msa/sm90/attend/query_tile.cuh"
-#include "msa/sm90/wgmma.cuh"
 
 namespace msa::sm90 {
 
@@ -107,7 +106,7 @@ struct UnionProducer {
 #pragma unroll 1
     for (int i = 0; i < slots; ++i) {
       mbarrier_wait(&shared.raw_full[cursor.slot], cursor.parity);
-      widen_tile<Traits::kConsumers, 1>(shared.ring[cursor.slot], warp, lane);
+      widen_tile<Traits::kConsumers, 2, true>(shared.ring[cursor.slot], warp, lane);
       if (lane == 0) mbarrier_arrive(&shared.ring_full[cursor.slot]);
       cursor.advance();
     }
@@ -163,18 +162,15 @@ struct UnionConsumer {
     const uint64_t b = wgmma_descriptor(&shared.ring[cursor.slot]);
     wgmma_fence();
 #pragma unroll
-    for (int step = 0; step < 8; ++step)
-      wgmma_64x128x16(s, a + (step / 4 * 1024 + step % 4 * 32) / 16,
-                      b + (step / 4 * static_cast<int>(sizeof(shared.ring[0][0])) + step % 4 * 32) / 16,
-                      step > 0);
-    wgmma_commit();
-  }
-
-  __device__ void issue_values(const uint32_t (&a)[8][4], float (&o)[64]) const {
-    const uint64_t b = wgmma_descriptor(&shared.ring[cursor.slot], sizeof(shared.ring[0][0]));
-    wgmma_fence();
-#pragma unroll
-    for (int step = 0; step < 8; ++step) wgmma_64x128x16<1>(o, a[step], b + step * 2048 / 16, 1);
+    for (int step = 0; step < 8; ++step) {
+      const uint64_t a_step = a + (step / 4 * 1024 + step % 4 * 32) / 16;
+      const uint64_t b_step =
+          b + (step / 4 * static_cast<int>(sizeof(shared.ring[0][0])) + step % 4 * 32) / 16;
+      if constexpr (Traits::kFp8)
+        wgmma_64x128x16_f16(s, a_step, b_step, step > 0);
+      else
+        wgmma_64x128x16(s, a_step, b_step, step > 0);
+    }
     wgmma_commit();
   }
 
@@ -193,7 +189,7 @@ struct UnionConsumer {
     return y;
   }
 
-  // Scores to bf16 exponentials relative to each row's running maximum, in the fragments of A; output and
+  // Scores to 16-bit exponentials relative to each row's running maximum, in the fragments of A; output and
   // sums so far follow the maximum.
   __device__ void softmax(float (&s)[64], uint32_t (&a)[8][4], float (&o)[64]) {
     float base[2], correction[2];
@@ -224,8 +220,7 @@ struct UnionConsumer {
         const float e0 = exp2_approx(fmaf(s[4 * j + 2 * h], scale_log2, -base[h]));
         const float e1 = exp2_approx(fmaf(s[4 * j + 2 * h + 1], scale_log2, -base[h]));
         total[h][0] += e0, total[h][1] += e1;
-        const __nv_bfloat162 pair = __floats2bfloat162_rn(e0, e1);
-        a[j / 2][j % 2 * 2 + h] = *reinterpret_cast<const uint32_t*>(&pair);
+        a[j / 2][j % 2 * 2 + h] = pack_pair<Traits::kFp8>(e0, e1);
       }
     }
     sum[0] += total[0][0] + total[0][1], sum[1] += total[1][0] + total[1][1];
@@ -242,6 +237,7 @@ struct UnionConsumer {
   }
 
   __device__ void release_slot() {
+    __syncwarp();
     if (lane == 0) mbarrier_arrive(&shared.ring_empty[cursor.slot]);
     cursor.advance();
   }
@@ -253,7 +249,6 @@ struct UnionConsumer {
     const int first_key = block.first_key;
     const uint32_t chosen = block.mask[wg / 2] >> wg % 2 * 16 & 0xffff;
     if (chosen == 0) {
-      __syncwarp();
       release_slot();
       // V's slot may still belong to an earlier block until its copy has landed.
       mbarrier_wait(&shared.ring_full[cursor.slot], cursor.parity);
@@ -276,7 +271,7 @@ struct UnionConsumer {
     softmax(s, a, o);
     mbarrier_wait(&shared.ring_full[cursor.slot], cursor.parity);
     if (seq_len - first_key < Traits::kBlock) clear_unwritten(seq_len - first_key);
-    issue_values(a, o);
+    issue_value_products<Traits::kFp8>(o, a, &shared.ring[cursor.slot], sizeof(shared.ring[0][0]), true);
     wgmma_wait<0>();
     wgmma_pin(o);
     release_slot();
@@ -337,6 +332,20 @@ struct UnionConsumer {
     }
   }
 
+  // Queries to f16 where they lie, for e4m3 keys. Normalised queries stay far below f16's largest number.
+  __device__ void convert_queries() {
+    uint4* q = reinterpret_cast<uint4*>(&shared.q[wg]);
+    constexpr int kPieces = Traits::kTileRows * Traits::kDim / 8;
+#pragma unroll 2
+    for (int i = warp * 32 + lane; i < kPieces; i += 128) {
+      uint4 eight = q[i];
+      for (uint32_t* word : {&eight.x, &eight.y, &eight.z, &eight.w}) *word = f16_of_bf16(*word);
+      q[i] = eight;
+    }
+    fence_async_shared();
+    named_barrier_sync(1 + wg, 128);
+  }
+
   __device__ void attend() {
     for (int round = 0;; ++round) {
       mbarrier_wait(&shared.tile_full[round % 2], round / 2 & 1);
@@ -352,6 +361,7 @@ struct UnionConsumer {
       scale_log2 = scale_of_keys(p, tile.head);
       top[0] = top[1] = -INFINITY, sum[0] = sum[1] = 0;
       mbarrier_wait(&shared.q_full[wg], round & 1);
+      if constexpr (Traits::kFp8) convert_queries();
       for (int i = 0; i < blocks; ++i) walk(position, seq_len, o);
       store(o, tile);
       __syncwarp();

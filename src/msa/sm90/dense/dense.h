@@ -41,6 +41,8 @@ struct DenseParams {
 // Enough for every launch whose numbers are no larger than these.
 int64_t dense_workspace_bytes(int total_queries, int num_requests, int max_blocks, int kv_heads, int group);
 
+// The batch's description and the keys of earlier steps are read before the kernel ahead in the stream is
+// over, if that one lets its successor start early: they must be older. The keys of this step need not be.
 cudaError_t launch_dense(const DenseParams& params, cudaStream_t stream);
 
 }  // namespace msa::sm90

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The stream kernel: each CTA goes through an equal share of the keys of all requests. One warp brings K and
-// V of 64 keys at a time into a ring of stages and runs ahead, over the ends of requests too; eight warps,
-// four to a stage, take 16 keys each and merge their sums where a request or the share ends.
+// V of 64 keys at a time into a ring of stages and runs ahead, over the ends of requests too, and even while
+// the kernel before still runs: keys of earlier steps are older than that. Eight warps, four to a stage, take
+// 16 keys each and merge their sums where a request or the share ends.
 #pragma once
 
 #include "msa/sm90/dense/dense_stream_warp.cuh"
@@ -43,6 +44,7 @@ struct StreamProducer {
       const int row = (__shfl_sync(~0u, pages, block % 32) * p.kv_heads + item.head) * 2 * kBlock +
                       i % kPerBlock * kStageKeys;
       const int stage = stages % Traits::kStages;
+      if ((i + 1) * kStageKeys > item.position) wait_for_previous_kernel();  // it may write this step's keys
       mbarrier_wait(&shared.empty[stage], (stages / Traits::kStages & 1) ^ 1);
       if (lane == 0) {
         mbarrier_arrive_expect(&shared.full[stage], Traits::kStageBytes);
@@ -76,8 +78,10 @@ struct StreamProducer {
 #pragma unroll 4
     for (int r = lane; r < p.num_requests; r += 32) total += stages_of(p, r);
     total = __reduce_add_sync(~0u, total) * p.kv_heads;
-    const int low = share_begin(blockIdx.x, gridDim.x, total);
-    const int high = share_begin(blockIdx.x + 1, gridDim.x, total);
+    // Block tables may hold far more than the contexts: no CTA whose share would be empty takes part.
+    const int cta = static_cast<int>(blockIdx.x), ctas = min(static_cast<int>(gridDim.x), total);
+    const int low = cta < ctas ? share_begin(cta, ctas, total) : 0;
+    const int high = cta < ctas ? share_begin(cta + 1, ctas, total) : 0;
     int start = 0;  // first stage of the request
     for (int first = 0; start < high; first += 32) {
       const int own = first + lane < p.num_requests ? stages_of(p, first + lane) : 0;
@@ -206,12 +210,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
     mbarrier_init_fence();
   }
   __syncthreads();
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  if (warp == Traits::kWarps)
+  if (warp == Traits::kWarps) {
     StreamProducer<Traits>{p, map, shared, lane}.produce();
-  else
+  } else {
+    wait_for_previous_kernel();
+    let_next_kernel_start();
     consume(p, ws, shared, warp, lane);
+  }
 }
 
 }  // namespace msa::sm90::dense

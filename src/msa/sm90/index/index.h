@@ -53,8 +53,9 @@ size_t index_workspace_bytes(const IndexShape& shape);
 // Once for each step, before its first layer: cuts the step's work into equal shares for the SMs.
 cudaError_t prepare_index(const IndexLaunch& launch, cudaStream_t stream);
 
-// Once for each layer. seq_lens, cu_seqlens_q and block_table are read before the kernel ahead in the stream
-// is over, if that one lets its successor start early: they must be older.
+// Once for each layer. seq_lens, cu_seqlens_q, block_table and the keys of earlier steps are read before the
+// kernel ahead in the stream is over, if that one lets its successor start early: they must be older. The
+// keys of this step need not be.
 cudaError_t launch_index(const IndexLaunch& launch, cudaStream_t stream);
 
 }  // namespace msa::sm90

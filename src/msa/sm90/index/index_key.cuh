@@ -151,12 +151,15 @@ __device__ __forceinline__ uint64_t cta_largest(uint64_t (&keys)[kPerThread],
   for (int w = 1; w < kWarps; ++w) mine = max_key(mine, scratch.maxima[w][lane]);
   const uint32_t at_bound = __ballot_sync(kFullWarp, warp_rank(mine, scratch.warps[warp]) == kListLength - 1);
   const uint64_t bound = at_bound != 0 ? max_key(__shfl_sync(kFullWarp, mine, __ffs(at_bound) - 1), 1) : 1;
+  int passing = 0;
 #pragma unroll
-  for (int i = 0; i < kPerThread; ++i)
-    if (keys[i] >= bound) {
-      const int at = atomicAdd(&scratch.count, 1);
-      if (at < scratch.kPassed) scratch.passed[at] = keys[i];
-    }
+  for (int i = 0; i < kPerThread; ++i) passing += keys[i] >= bound;
+  if (passing > 0) {
+    int at = atomicAdd(&scratch.count, passing);
+#pragma unroll
+    for (int i = 0; i < kPerThread; ++i)
+      if (keys[i] >= bound && at < scratch.kPassed) scratch.passed[at++] = keys[i];
+  }
   __syncthreads();
   const int count = scratch.count;
   if (count > scratch.kPassed)

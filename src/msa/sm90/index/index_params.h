@@ -103,7 +103,7 @@ struct IndexMergeParams {
 
 // ---- launches, one instantiation file each ----
 
-cudaError_t launch_index_scan(const IndexScanParams& p, Element key_type, const CUtensorMap& keys, int ctas,
+cudaError_t launch_index_scan(const IndexScanParams& p, Element key_type, const CUtensorMap& keys, int sms,
                               cudaStream_t stream);
 cudaError_t launch_index_select(const IndexSelectParams& p, cudaStream_t stream);
 cudaError_t launch_index_schedule(const IndexBatch& batch, const IndexSchedule& schedule,

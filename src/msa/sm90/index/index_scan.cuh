@@ -2,11 +2,11 @@
 // Index scan: block scores for requests of few rows (decode, verify, short extends), bound by reading the
 // index keys.
 //
-// All requests' keys form one line of units (32 bf16 keys or 64 fp8 keys: 8 KiB). A short line is cut into
-// one contiguous share for each CTA, whose warps take its units in turn; of a long line warps draw whole
-// blocks by tickets, because SMs do not get equal shares of the memory's bandwidth. Each warp owns a private
-// ring of shared memory that it fills through the copy engine and drains through mma.sync with keys in M, so
-// warps never wait for each other. The grid does not depend on the lengths, which are read on the device.
+// All requests' keys form one line of units (32 bf16 keys or 64 fp8 keys: 8 KiB). A short line is dealt out
+// in advance; of a long line warps draw runs of units by tickets, because SMs do not get equal shares of the
+// memory's bandwidth. Each warp owns a private ring of shared memory that it fills through the copy engine
+// and drains through mma.sync with keys in M, so warps never wait for each other. The grid does not depend on
+// the lengths, which are read on the device.
 #pragma once
 
 #include "msa/sm90/index/index_key.cuh"
@@ -186,30 +186,40 @@ __device__ __forceinline__ void scan_prefix(const IndexBatch& b, typename T::Sme
   __syncthreads();
 }
 
-// A warp's units in ascending order, `end` after the last.
+// A warp's units in ascending order, `end` after the last. Few units are dealt out in advance: one for each
+// warp of the first CTAs, or a contiguous share for each CTA. The last CTAs may start late, on SMs that the
+// kernel before still holds: they get less. Of a long line warps draw runs by tickets.
 template <typename T>
 struct ScanDeal {
-  static constexpr int kLongShare = 4;  // units of a warp from which tickets are worth their latency
-  static constexpr int kTicket = 4;     // units drawn at once
+  static constexpr int kTicket = 4;  // units drawn at once; so many for each warp are worth drawing
   static_assert(T::kStages <= kTicket);
-  uint32_t* counter;
-  int unit, end, left = 0;  // left: units of the ticket in hand
+  uint32_t* counter;        // nullptr: dealt in advance
+  int unit, end, step = 1;  // step: from one unit to the next
+  int left = 0;             // units of the run in hand
   uint32_t drawn = 0;       // lane 0: the next ticket
 
-  __device__ __forceinline__ ScanDeal(uint32_t* tickets, int total) : counter(tickets) {
+  __device__ __forceinline__ ScanDeal(uint32_t* tickets, int total) : counter(tickets), end(total) {
     const int warp = threadIdx.x / 32, workers = gridDim.x * T::kWarps;
-    if (total <= workers * kLongShare) {
-      unit = static_cast<int>(int64_t{total} * blockIdx.x / gridDim.x) + warp;
-      end = static_cast<int>(int64_t{total} * (blockIdx.x + 1) / gridDim.x);
-      counter = nullptr;
-    } else {
+    if (total > workers * kTicket) {
       unit = (warp * gridDim.x + blockIdx.x) * kTicket;
-      end = total;
       left = kTicket;
+      return;
     }
+    counter = nullptr;
+    const int begin = total > workers ? share_begin(blockIdx.x, total) : blockIdx.x * T::kWarps;
+    if (total > workers) end = share_begin(blockIdx.x + 1, total);
+    unit = begin + warp;
+    step = total > workers ? T::kWarps : total;
   }
 
-  // The first units need no ticket; before the first kTicket of them are dealt out, after the kernel before.
+  // The last eighth of the CTAs has three quarters of a share each.
+  __device__ static int share_begin(int cta, int total) {
+    const int ctas = gridDim.x, late = ctas / 8;
+    const auto quarters = [&](int c) { return 4 * c - max(c - (ctas - late), 0); };
+    return static_cast<int>(int64_t{total} * quarters(cta) / quarters(ctas));
+  }
+
+  // Asks for the first ticket, after the kernel before.
   __device__ __forceinline__ void start() {
     if (counter != nullptr && unit < end) draw();
   }
@@ -220,7 +230,7 @@ struct ScanDeal {
 
   __device__ __forceinline__ void advance() {
     if (counter == nullptr) {
-      unit += T::kWarps;
+      unit += step;
     } else if (--left > 0) {
       ++unit;
     } else if (unit < end) {
@@ -268,32 +278,43 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     tma_load_2d(smem.ring[warp][stage], &keys, &smem.full[warp][stage], 0, key * T::kLinesPerKey,
                 kEvictFirst);
   };
+  // The first unit is fetched before the kernel before is over, unless it has keys of this step, which that
+  // one may write. More, or on a long line, would take bandwidth that the kernel before still needs.
   Place first[T::kStages];
+  bool early = false;
 #pragma unroll
   for (int i = 0; i < T::kStages; ++i) {
     if (i > 0) ahead.advance();
     first[i] = place_ahead();
+    if (i == 0 && ahead.counter == nullptr && ahead.unit < end)
+      early = (ahead.unit + 1 - smem.prefix[ahead_request]) * T::kUnitKeys <=
+              request_rows(b, ahead_request).first_position;
   }
+  if (early) fetch(first[0], 0);
   wait_for_previous_kernel();
 #pragma unroll
-  for (int i = 0; i < T::kStages; ++i) fetch(first[i], i);
+  for (int i = 0; i < T::kStages; ++i)
+    if (i > 0 || !early) fetch(first[i], i);
   ahead.start();
-  ahead.advance();
-  Place next = place_ahead();  // read one unit before its fetch
   __syncwarp();
 
   ScanQueries<T> queries;
   RequestRows rows{};
   int request = -1, search = 0, stage = 0;
+  const auto look_up = [&](int unit) {
+    while (smem.prefix[search + 1] <= unit) ++search;
+    if (search == request) return;
+    request = search;
+    rows = request_rows(b, request);
+    queries.load(p.q + int64_t{rows.first_row} * kHeadDim, rows.rows);
+  };
+  if (first[0].unit < end) look_up(first[0].unit);  // on its way while the first ticket is
+  ahead.advance();
+  Place next = place_ahead();  // read one unit before its fetch
   uint32_t parity = 0;
   const int64_t stride = int64_t{b.max_blocks} * T::kUnitsPerBlock;
   for (int here; (here = smem.unit[warp][stage]) < end;) {
-    while (smem.prefix[search + 1] <= here) ++search;
-    if (search != request) {
-      request = search;
-      rows = request_rows(b, request);
-      queries.load(p.q + int64_t{rows.first_row} * kHeadDim, rows.rows);
-    }
+    look_up(here);
     mbarrier_wait(&smem.full[warp][stage], parity);
     float acc[T::kKeyTiles][T::kRowTiles][4];
     scan_products<T>(acc, queries, smem_address(smem.ring[warp][stage]));
