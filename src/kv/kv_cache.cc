@@ -14,7 +14,7 @@ size_t KvCacheShape::kv_page_bytes() const {
 }
 
 size_t KvCacheShape::index_page_bytes() const {
-  return size_t{kBlockTokens} * head_dim * size_of(dtype);
+  return size_t{kBlockTokens} * head_dim * size_of(index_dtype);
 }
 
 size_t KvCacheShape::block_bytes() const {
@@ -22,24 +22,25 @@ size_t KvCacheShape::block_bytes() const {
   return kv_page_bytes() * num_layers() + index_page_bytes() * sparse;
 }
 
-Result<KvCache> KvCache::create(KvCacheShape shape) {
-  KvCache cache;
-  size_t bytes = 0;
+KvCacheLayout::KvCacheLayout(const KvCacheShape& shape) {
   for (int layer = 0; layer < shape.num_layers(); ++layer) {
-    cache.kv_offset_.push_back(bytes);
+    kv.push_back(bytes);
     bytes += shape.kv_page_bytes() * shape.num_blocks;
-    cache.index_offset_.push_back(bytes);
+    index.push_back(bytes);
     if (shape.layer_is_sparse[layer]) bytes += shape.index_page_bytes() * shape.num_blocks;
   }
-  bytes = std::max<size_t>(bytes, 1);
+}
+
+Result<KvCache> KvCache::create(KvCacheShape shape) {
+  KvCache cache(std::move(shape));
+  const size_t bytes = std::max<size_t>(cache.layout_.bytes, 1);
   void* memory =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED)
-    return Error{Errc::kIo,
-                 strf("no address space for a cache of {} blocks ({} bytes)", shape.num_blocks, bytes)};
+    return Error{Errc::kIo, strf("no address space for a cache of {} blocks ({} bytes)",
+                                 cache.shape_.num_blocks, bytes)};
   madvise(memory, bytes, MADV_HUGEPAGE);
   cache.memory_ = {static_cast<std::byte*>(memory), Unmap{bytes}};
-  cache.shape_ = std::move(shape);
   return cache;
 }
 
@@ -57,15 +58,15 @@ void KvCache::copy_blocks(std::span<const BlockCopy> copies) {
                   bytes);
     };
     for (int layer = 0; layer < shape_.num_layers(); ++layer) {
-      copy_page(kv_offset_[layer], shape_.kv_page_bytes());
-      if (shape_.layer_is_sparse[layer]) copy_page(index_offset_[layer], shape_.index_page_bytes());
+      copy_page(layout_.kv[layer], shape_.kv_page_bytes());
+      if (shape_.layer_is_sparse[layer]) copy_page(layout_.index[layer], shape_.index_page_bytes());
     }
   }
 }
 
 void* KvCache::index_pages(int layer) const {
   SPARROW_CHECK(shape_.layer_is_sparse[layer]);
-  return memory_.get() + index_offset_[layer];
+  return memory_.get() + layout_.index[layer];
 }
 
 }  // namespace sparrow

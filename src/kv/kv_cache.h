@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -19,12 +20,22 @@ struct KvCacheShape {
   int kv_heads = 0;
   int head_dim = 0;
   DType dtype = DType::kBF16;
+  DType index_dtype = dtype;
   std::vector<uint8_t> layer_is_sparse;  // [layers] sparse layers have index-K pages
 
   int num_layers() const { return static_cast<int>(layer_is_sparse.size()); }
   size_t kv_page_bytes() const;     // K and V of one block on one layer
   size_t index_page_bytes() const;  // index-K of one block on one sparse layer
   size_t block_bytes() const;       // a whole block, all layers
+};
+
+// Where pages lie: bytes from the start of the cache's memory.
+struct KvCacheLayout {
+  // [layers] the first page of each. `index` means something on sparse layers only.
+  std::vector<size_t> kv, index;
+  size_t bytes = 0;
+
+  explicit KvCacheLayout(const KvCacheShape& shape);
 };
 
 class KvCache {
@@ -38,7 +49,7 @@ class KvCache {
   void copy_blocks(std::span<const BlockCopy> copies);
 
   // [block][kv_head][K, V][token][dim]
-  void* kv_pages(int layer) const { return memory_.get() + kv_offset_[layer]; }
+  void* kv_pages(int layer) const { return memory_.get() + layout_.kv[layer]; }
   // [block][token][dim]; sparse layers only.
   void* index_pages(int layer) const;
 
@@ -48,10 +59,10 @@ class KvCache {
     void operator()(std::byte* memory) const;
   };
 
-  KvCache() = default;
+  explicit KvCache(KvCacheShape shape) : shape_(std::move(shape)), layout_(shape_) {}
 
   KvCacheShape shape_;
-  std::vector<size_t> kv_offset_, index_offset_;  // [layer]
+  KvCacheLayout layout_;
   std::unique_ptr<std::byte, Unmap> memory_;
 };
 

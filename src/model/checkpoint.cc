@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstring>
+#include <optional>
 #include <set>
 #include <string>
 #include <unordered_map>
@@ -13,7 +15,9 @@
 
 #include "base/json.h"
 #include "base/thread_pool.h"
+#include "model/bind_weights.h"
 #include "model/census.h"
+#include "model/kv_scales.h"
 
 namespace sparrow {
 namespace {
@@ -160,7 +164,8 @@ Status take_census(const std::filesystem::path& dir, const std::vector<TensorSpe
   }
   // Heads that predict further tokens are not part of the model that is computed here.
   for (const auto& [name, found] : tensors)
-    if (!expected.contains(name) && name.find(".mtp.") == std::string::npos) unexpected.add(name);
+    if (!expected.contains(name) && name.find(".mtp.") == std::string::npos && !is_attention_scale(name))
+      unexpected.add(name);
   if (missing.empty() && mismatched.empty() && unexpected.empty()) return Ok{};
   return corrupt(strf("the tensors of {} do not match its config.json{}{}{}", quoted(dir), missing.text(),
                       mismatched.text(), unexpected.text()));
@@ -246,106 +251,39 @@ Status read_through(const Shards& shards, const std::vector<TensorSpec>& specs,
   return Ok{};
 }
 
-// Makes the views. Every tensor is there with the right shape: the census has seen to it.
-class Binder {
- public:
-  Binder(const ModelConfig& config, const NameScheme& names, const FoundTensors& tensors,
-         std::vector<std::unique_ptr<std::byte[]>>& copies)
-      : config_(config), names_(names), tensors_(tensors), copies_(copies) {}
-
-  Weights bind() {
-    Weights weights;
-    weights.embed = tensor(names_.text_prefix + "model.embed_tokens.weight");
-    weights.final_norm = tensor(names_.text_prefix + "model.norm.weight");
-    weights.lm_head = weight(names_.text_prefix + "lm_head.weight");
-    for (int i = 0; i < config_.num_layers; ++i) weights.layers.push_back(layer(i));
-    return weights;
-  }
-
- private:
-  LayerWeights layer(int index) {
-    const auto at = static_cast<size_t>(index);
-    const std::string prefix = strf("{}model.layers.{}.", names_.text_prefix, index);
-    LayerWeights w;
-    w.input_norm = tensor(prefix + "input_layernorm.weight");
-    w.post_attention_norm = tensor(prefix + "post_attention_layernorm.weight");
-    bind_attention(prefix + "self_attn.", config_.layer_is_sparse[at] != 0, w);
-    if (!config_.layer_is_moe[at]) {
-      w.mlp = mlp(prefix + names_.dense_mlp + ".", "gate_proj", "up_proj", "down_proj");
-      return w;
-    }
-    const std::string moe = prefix + "block_sparse_moe.";
-    w.mlp = mlp(moe + "shared_experts.", "gate_proj", "up_proj", "down_proj");
-    w.router = weight(moe + "gate.weight");
-    w.router_bias = as_f32(tensor(moe + "e_score_correction_bias"));
-    for (int e = 0; e < config_.num_experts; ++e)
-      w.experts.push_back(mlp(strf("{}experts.{}.", moe, e), "w1", "w3", "w2"));
-    return w;
-  }
-
-  void bind_attention(const std::string& prefix, bool is_sparse, LayerWeights& w) {
-    w.q = weight(prefix + "q_proj.weight");
-    w.k = weight(prefix + "k_proj.weight");
-    w.v = weight(prefix + "v_proj.weight");
-    w.o = weight(prefix + "o_proj.weight");
-    w.q_norm = tensor(prefix + "q_norm.weight");
-    w.k_norm = tensor(prefix + "k_norm.weight");
-    if (!is_sparse) return;
-    w.index_q = weight(prefix + "index_q_proj.weight");
-    w.index_k = weight(prefix + "index_k_proj.weight");
-    w.index_q_norm = tensor(prefix + "index_q_norm.weight");
-    w.index_k_norm = tensor(prefix + "index_k_norm.weight");
-  }
-
-  ops::MlpWeights mlp(const std::string& prefix, const char* gate, const char* up, const char* down) {
-    return {weight(prefix + gate + ".weight"), weight(prefix + up + ".weight"),
-            weight(prefix + down + ".weight")};
-  }
-
-  ops::Weight weight(const std::string& name) {
-    ops::Weight w{tensor(name), {}};
-    if (w.values.dtype == DType::kF8E4M3) w.scales = tensor(scale_name(name));
-    return w;
-  }
-
-  Tensor tensor(const std::string& name) {
-    const Found& found = tensors_.at(name);
-    const DType dtype = *found.entry->dtype;
-    const auto bytes = found.bytes();
-    const std::byte* data = bytes.data();
-    if (reinterpret_cast<uintptr_t>(data) % size_of(dtype) != 0) {
-      copies_.push_back(std::make_unique<std::byte[]>(bytes.size()));
-      data = std::copy(bytes.begin(), bytes.end(), copies_.back().get()) - bytes.size();
-    }
-    return make_view(data, dtype, found.entry->shape);
-  }
-
-  Tensor as_f32(const Tensor& stored) {
-    if (stored.dtype == DType::kF32) return stored;
-    copies_.push_back(std::make_unique<std::byte[]>(static_cast<size_t>(stored.numel()) * sizeof(float)));
-    Tensor widened(copies_.back().get(), DType::kF32, {stored.numel()});
-    for (int64_t i = 0; i < stored.numel(); ++i) widened.as<float>()[i] = to_float(stored.as<BFloat16>()[i]);
-    return widened;
-  }
-
-  const ModelConfig& config_;
-  const NameScheme& names_;
-  const FoundTensors& tensors_;
-  std::vector<std::unique_ptr<std::byte[]>>& copies_;
-};
+Status read_kv_scales(const NameScheme& names, const FoundTensors& tensors, Weights& weights) {
+  const auto scalar = [&](const std::string& name) -> std::optional<float> {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) return std::nullopt;
+    const auto bytes = found->second.bytes();
+    float value = NAN;  // any other type or size is no scale
+    if (found->second.entry->dtype == DType::kF32 && bytes.size() == sizeof value)
+      std::memcpy(&value, bytes.data(), sizeof value);
+    return value;
+  };
+  for (size_t i = 0; i < weights.layers.size(); ++i)
+    weights.layers[i].kv_scales =
+        SPARROW_TRY(find_kv_scales(strf("{}model.layers.{}.", names.text_prefix, i), scalar));
+  return Ok{};
+}
 
 }  // namespace
 
 Result<Checkpoint> Checkpoint::open(const std::filesystem::path& dir, const CheckpointOptions& options) {
   Checkpoint checkpoint;
-  checkpoint.config_ = SPARROW_TRY(load_config(dir));
+  checkpoint.config_ = SPARROW_TRY(load_config(dir, options.overrides));
   Shards shards = SPARROW_TRY(open_shards(dir));
   const NameScheme names = detect_names(checkpoint.config_, shards.tensors);
   const std::vector<TensorSpec> specs = expected_tensors(checkpoint.config_, names);
   SPARROW_TRY(take_census(dir, specs, shards.tensors));
   SPARROW_TRY(read_through(shards, specs, options));
 
-  checkpoint.weights_ = Binder(checkpoint.config_, names, shards.tensors, checkpoint.copies_).bind();
+  const auto stored = [&](const std::string& name) -> StoredTensor {
+    const Found& found = shards.tensors.at(name);
+    return {found.bytes(), *found.entry->dtype, found.entry->shape};
+  };
+  checkpoint.weights_ = bind_weights(checkpoint.config_, names, stored, checkpoint.copies_);
+  SPARROW_TRY(read_kv_scales(names, shards.tensors, checkpoint.weights_));
   checkpoint.num_tensors_ = specs.size();
   for (const TensorSpec& spec : specs)
     checkpoint.weight_bytes_ += shards.tensors.at(spec.name).bytes().size();

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checkpoint: a folder of safetensors files, mapped and used in place. Opening one proves that every tensor
-// is there with the right shape and type, and that nothing is left over.
+// is there with the right shape and type, and that nothing is left over. Or random weights in their stead.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "base/progress.h"
@@ -20,12 +22,22 @@ struct CheckpointOptions {
   // Bring the pages into memory now rather than at first use. Skipped where the files are larger than the
   // memory.
   bool prefault = true;
-  ProgressFn progress;  // bytes read, bytes in all
+  ProgressFn progress;    // bytes read, bytes in all
+  std::string overrides;  // JSON to lay over config.json; empty: none
 };
 
 class Checkpoint {
  public:
   static Result<Checkpoint> open(const std::filesystem::path& dir, const CheckpointOptions& options = {});
+
+  // Random weights in memory, of the shapes that config.json says; no file of weights is read. The same seed
+  // gives the bytes that a synthetic checkpoint of this configuration has.
+  static Result<Checkpoint> random(const std::filesystem::path& dir, uint64_t seed,
+                                   const CheckpointOptions& options = {});
+
+  // The configuration alone, for whoever makes weights of its own.
+  static Result<Checkpoint> without_weights(const std::filesystem::path& dir,
+                                            const CheckpointOptions& options = {});
 
   const ModelConfig& config() const { return config_; }
   // Valid as long as the checkpoint; moving it keeps them valid.
@@ -39,7 +51,8 @@ class Checkpoint {
 
   ModelConfig config_;
   std::vector<SafetensorsFile> files_;
-  std::vector<std::unique_ptr<std::byte[]>> copies_;  // tensors that could not be used where they lie
+  std::vector<std::unique_ptr<std::byte[]>>
+      copies_;  // tensors that are in no file, or not where they can be used
   Weights weights_;
   size_t weight_bytes_ = 0;
   size_t num_tensors_ = 0;

@@ -10,6 +10,7 @@
 #include "base/json.h"
 #include "base/mapped_file.h"
 #include "model/config_fields.h"
+#include "model/overrides.h"
 
 namespace sparrow {
 namespace {
@@ -301,18 +302,24 @@ Result<ModelConfig> parse_config(std::string_view config_json, std::string_view 
   return config;
 }
 
-Result<ModelConfig> load_config(const std::filesystem::path& dir) {
+Result<ModelConfig> load_config(const std::filesystem::path& path, std::string_view overrides) {
   std::error_code ec;
-  if (!std::filesystem::is_directory(dir, ec))
-    return Error{Errc::kNotFound, strf("{} is not a folder", quoted(dir))};
-  const std::string config_json = SPARROW_TRY(read_text_file(dir / "config.json", kMaxConfigBytes));
-  const std::filesystem::path generation_path = dir / "generation_config.json";
+  const bool is_file = std::filesystem::is_regular_file(path, ec);
+  if (!is_file && !std::filesystem::is_directory(path, ec))
+    return Error{Errc::kNotFound, strf("{} is not a folder", quoted(path))};
+  std::string config_json =
+      SPARROW_TRY(read_text_file(is_file ? path : path / "config.json", kMaxConfigBytes));
+  const std::filesystem::path generation_path =
+      (is_file ? path.parent_path() : path) / "generation_config.json";
   std::string generation_json;
   if (std::filesystem::exists(generation_path, ec))
     generation_json = SPARROW_TRY(read_text_file(generation_path, kMaxConfigBytes));
+  if (!overrides.empty()) config_json = SPARROW_TRY(override_config(config_json, overrides));
   auto config = parse_config(config_json, generation_json);
   if (config.ok()) return config;
-  return Error{config.error().code, strf("{}: {}", quoted(dir), config.error().message)};
+  return Error{config.error().code,
+               strf("{}{}: {}", quoted(path), overrides.empty() ? "" : " with --hf-overrides",
+                    config.error().message)};
 }
 
 }  // namespace sparrow

@@ -69,7 +69,8 @@ struct ModelConfig {
 // cannot compute exactly is an error that names the field. `generation_config_json` may be empty.
 Result<ModelConfig> parse_config(std::string_view config_json, std::string_view generation_config_json);
 
-// Reads config.json and, where it exists, generation_config.json.
-Result<ModelConfig> load_config(const std::filesystem::path& dir);
+// Reads config.json and, where it exists, generation_config.json. `path` is their folder, or a config.json
+// alone. `overrides`, where there are any, is JSON to lay over config.json: see model/overrides.h.
+Result<ModelConfig> load_config(const std::filesystem::path& path, std::string_view overrides = {});
 
 }  // namespace sparrow

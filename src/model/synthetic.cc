@@ -2,9 +2,7 @@
 #include "model/synthetic.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
-#include <cmath>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -15,6 +13,7 @@
 #include "base/thread_pool.h"
 #include "model/census.h"
 #include "model/config.h"
+#include "model/random_tensor.h"
 #include "model/safetensors.h"
 
 namespace sparrow {
@@ -22,138 +21,6 @@ namespace {
 
 constexpr size_t kTargetShardBytes = 5'000'000'000;
 constexpr int64_t kChunkElements = 1 << 20;
-// Elements that share one draw of 64 bits.
-constexpr int64_t kPerDraw = 4;
-
-uint64_t mix(uint64_t x) {  // splitmix64's finaliser
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
-uint64_t draw(uint64_t key, int64_t counter) {
-  return mix(key + static_cast<uint64_t>(counter) * 0x9e3779b97f4a7c15u);
-}
-
-uint64_t key_of(std::string_view name, uint64_t seed) {
-  uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
-  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3u;
-  return mix(hash ^ mix(seed + 1));
-}
-
-// Uniform in mean +- amplitude. A narrow spread of simple shape keeps generation as fast as the disk.
-struct Distribution {
-  float mean, amplitude;
-};
-
-Distribution with_std(double std) {
-  return {0.0f, static_cast<float>(std * std::sqrt(3.0))};
-}
-
-// Chosen so that activations stay of order 1 and the logits spread by about 2.5.
-Distribution distribution_of(const TensorSpec& spec, const ModelConfig& config) {
-  const auto has = [&](std::string_view part) { return spec.name.find(part) != std::string::npos; };
-  if (has("e_score_correction_bias")) return {0.0f, 0.05f};
-  if (has(".bias")) return {0.0f, 0.02f};
-  if (has("layer_norm") || has("pre_layrnorm")) return {1.0f, 0.1f};
-  // Sharper attention than at random: which keys a query sees has to matter to the output.
-  if (has(".q_norm") || has(".k_norm")) return {0.5f, 0.2f};
-  if (has("norm.weight")) return {0.0f, 0.1f};  // text norms scale by 1 + weight
-  if (has("embed_tokens")) return with_std(0.5);
-  int64_t inputs = 1;
-  for (size_t d = 1; d < spec.shape.size(); ++d) inputs *= spec.shape[d];
-  const double unit = 1.0 / std::sqrt(static_cast<double>(inputs));
-  if (has("lm_head")) return with_std(2.5 * unit);
-  // What is added to the residual stream, twice in each layer.
-  if (has("o_proj") || has("down_proj") || has(".w2."))
-    return with_std(unit / std::sqrt(2.0 * config.num_layers));
-  return with_std(unit);
-}
-
-BFloat16 convert(float x, BFloat16) {
-  return to_bf16(x);
-}
-float convert(float x, float) {
-  return x;
-}
-
-// Elements [first, first + count) of a tensor; `first` is a multiple of kPerDraw.
-template <typename T>
-void fill_floats(uint64_t key, const Distribution& of, int64_t first, int64_t count, T* out) {
-  const float step = of.amplitude * 0x1p-15f;
-  const auto value = [&](uint64_t bits) {
-    return convert(of.mean + step * static_cast<float>(static_cast<int16_t>(bits)), T{});
-  };
-  int64_t i = 0;
-  for (; i + kPerDraw <= count; i += kPerDraw) {
-    const uint64_t bits = draw(key, (first + i) / kPerDraw);
-    for (int64_t k = 0; k < kPerDraw; ++k) out[i + k] = value(bits >> (16 * k));
-  }
-  if (i == count) return;
-  const uint64_t bits = draw(key, (first + i) / kPerDraw);
-  for (int64_t k = 0; i + k < count; ++k) out[i + k] = value(bits >> (16 * k));
-}
-
-constexpr float kE4M3Max = 448.0f;
-
-// The power of two that brings the amplitude just below the largest e4m3 value.
-int scale_exponent(const Distribution& of) {
-  return static_cast<int>(std::ceil(std::log2(of.amplitude / kE4M3Max)));
-}
-
-// 256 codes of evenly spaced values: a random byte picks one.
-std::array<uint8_t, 256> code_table(const Distribution& of) {
-  const float top = of.amplitude / std::ldexp(1.0f, scale_exponent(of));
-  std::array<uint8_t, 256> table{};
-  for (size_t i = 0; i < table.size(); ++i) {
-    const float wanted = top * (static_cast<float>(i) - 127.5f) / 128.0f;
-    float best = INFINITY;
-    for (int code = 0; code < 256; ++code) {
-      const float distance = std::fabs(e4m3_to_float(static_cast<uint8_t>(code)) - wanted);
-      if (!(distance < best)) continue;
-      best = distance;
-      table[i] = static_cast<uint8_t>(code);
-    }
-  }
-  return table;
-}
-
-void fill_bytes(uint64_t key, int64_t first, int64_t count, const std::array<uint8_t, 256>& table,
-                uint8_t* out) {
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t at = first + i;
-    out[i] = table[(draw(key, at / 8) >> (8 * (at % 8))) & 0xff];
-  }
-}
-
-// What turns random bits into the bytes of one tensor.
-struct Generator {
-  DType dtype;
-  uint64_t key;
-  Distribution distribution;
-  std::array<uint8_t, 256> table{};  // of one-byte types
-
-  Generator(const TensorSpec& spec, const ModelConfig& config, uint64_t seed)
-      : dtype(spec.dtype), key(key_of(spec.name, seed)), distribution(distribution_of(spec, config)) {
-    if (dtype == DType::kF8E4M3) table = code_table(distribution);
-    if (dtype != DType::kU8) return;
-    // The weight's distribution, not the scale's: same name up to the suffix, but 32 times the inputs.
-    TensorSpec weight = spec;
-    weight.shape[1] *= 32;
-    const int biased = 127 + scale_exponent(distribution_of(weight, config));
-    // Two neighbouring exponents, so that a scale used for the wrong group shows.
-    for (size_t i = 0; i < table.size(); ++i)
-      table[i] = static_cast<uint8_t>(biased - static_cast<int>(i % 2));
-  }
-
-  void fill(int64_t first, int64_t count, std::byte* out) const {
-    if (dtype == DType::kF32)
-      return fill_floats(key, distribution, first, count, reinterpret_cast<float*>(out));
-    if (dtype == DType::kBF16)
-      return fill_floats(key, distribution, first, count, reinterpret_cast<BFloat16*>(out));
-    fill_bytes(key, first, count, table, reinterpret_cast<uint8_t*>(out));
-  }
-};
 
 // Splits the tensors, in order, into at least two shards of about the same size.
 std::vector<std::vector<TensorSpec>> plan_shards(std::vector<TensorSpec> specs, size_t total_bytes) {
@@ -186,10 +53,10 @@ class ShardWriter {
 
   Status write(const std::filesystem::path& path, const std::vector<TensorSpec>& specs) {
     SafetensorsWriter writer = SPARROW_TRY(SafetensorsWriter::create(path, specs, {{"format", "pt"}}));
-    std::vector<Generator> generators;
+    std::vector<RandomTensor> tensors;
     std::vector<Chunk> chunks;
     for (size_t i = 0; i < specs.size(); ++i) {
-      generators.emplace_back(specs[i], config_, seed_);
+      tensors.emplace_back(specs[i], config_, seed_);
       for (int64_t first = 0; first < specs[i].numel(); first += kChunkElements)
         chunks.push_back({i, first, std::min(kChunkElements, specs[i].numel() - first)});
     }
@@ -201,7 +68,7 @@ class ShardWriter {
       const Chunk& chunk = chunks[static_cast<size_t>(i)];
       const size_t element = size_of(specs[chunk.tensor].dtype);
       std::byte* const buffer = buffers_[static_cast<size_t>(worker)].get();
-      generators[chunk.tensor].fill(chunk.first, chunk.count, buffer);
+      tensors[chunk.tensor].fill(chunk.first, chunk.count, buffer);
       const size_t bytes = static_cast<size_t>(chunk.count) * element;
       const Status status =
           writer.write(chunk.tensor, std::span(buffer, bytes), static_cast<size_t>(chunk.first) * element);

@@ -26,6 +26,7 @@ struct SyntheticOptions {
 struct SyntheticPreset {
   std::string_view name;
   std::string_view summary;
+  bool is_writable = true;  // false: its size is of interest, its 854 GB of random numbers are not
 };
 std::vector<SyntheticPreset> synthetic_presets();
 

@@ -18,7 +18,7 @@ struct PresetShape {
   int image_token, video_token, eos_token;  // as far from the end of the vocabulary as in the released model
 };
 
-constexpr std::array<PresetShape, 3> kPresets = {{
+constexpr std::array<PresetShape, 4> kPresets = {{
     {.preset = {"tiny", "2 million parameters, 3 layers, 8 experts: tests and first steps"},
      .vocab = 512,
      .hidden = 128,
@@ -75,6 +75,26 @@ constexpr std::array<PresetShape, 3> kPresets = {{
      .vision_hidden = 1280,
      .vision_heads = 16,
      .vision_layers = 1,
+     .vision_size = 5120,
+     .image_token = 200025,
+     .video_token = 200026,
+     .eos_token = 200020},
+    {.preset = {"m3", "MiniMax-M3 itself", /*is_writable=*/false},
+     .vocab = 200064,
+     .hidden = 6144,
+     .layers = 60,
+     .dense_layers = 3,
+     .query_heads = 64,
+     .kv_heads = 4,
+     .experts = 128,
+     .experts_per_token = 4,
+     .expert_size = 3072,
+     .dense_size = 12288,
+     .top_k_blocks = 16,
+     .max_positions = 1048576,
+     .vision_hidden = 1280,
+     .vision_heads = 16,
+     .vision_layers = 32,
      .vision_size = 5120,
      .image_token = 200025,
      .video_token = 200026,

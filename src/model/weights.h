@@ -3,12 +3,18 @@
 // alive.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "base/tensor.h"
 #include "ops/ops.h"
 
 namespace sparrow {
+
+// An fp8 cache holds x / scale.
+struct KvScales {
+  float k = 1, v = 1;
+};
 
 struct LayerWeights {
   Tensor input_norm, post_attention_norm;
@@ -17,6 +23,7 @@ struct LayerWeights {
   // Sparse layers only.
   ops::Weight index_q, index_k;
   Tensor index_q_norm, index_k_norm;
+  std::optional<KvScales> kv_scales;  // where the checkpoint has them
 
   ops::MlpWeights mlp;  // the dense MLP, or the shared expert of a MoE layer
   // MoE layers only.

@@ -1,0 +1,311 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <utility>
+
+#include "device/cuda/check.h"
+#include "model/cuda/cuda_text_model_state.h"
+#include "model/rotary.h"
+
+namespace sparrow {
+namespace {
+
+Status from_msa(const msa::gpu::Status& status) {
+  if (status.ok()) return Ok{};
+  const bool shape = status.code == msa::gpu::Code::kUnsupported || status.code == msa::gpu::Code::kInvalid;
+  return Error{shape ? Errc::kUnsupported : Errc::kIo, status.message};
+}
+
+// A launch that a created plan refuses is a bug of ours.
+void check_msa(const msa::gpu::Status& status) {
+  if (!status.ok()) check_failed(__FILE__, __LINE__, "MSA launch", status.message);
+}
+
+}  // namespace
+
+const char* name_of(StepPart part) {
+  switch (part) {
+    case StepPart::kNorm:
+      return "norms";
+    case StepPart::kProjection:
+      return "q/k/v product";
+    case StepPart::kStore:
+      return "rotary + store";
+    case StepPart::kIndex:
+      return "index";
+    case StepPart::kAttend:
+      return "sparse attention";
+    case StepPart::kDense:
+      return "dense attention";
+    case StepPart::kOutput:
+      return "output product";
+    case StepPart::kRouter:
+      return "router";
+    case StepPart::kExperts:
+      return "experts";
+    case StepPart::kHead:
+      return "vocabulary";
+    case StepPart::kEnd:
+      return "end";
+  }
+  return "?";
+}
+
+namespace {
+
+void begin(const StepObserver& observer, StepPart part, int layer, cudaStream_t stream) {
+  if (observer) observer(part, layer, stream);
+}
+
+// Rows of a bf16 matrix on the device, as floats at the end of a list.
+void append_rows(const Bf16* matrix, int64_t cols, std::span<const int32_t> rows, cudaStream_t stream,
+                 std::vector<float>& to) {
+  std::vector<BFloat16> row(cols);
+  for (const int32_t r : rows) {
+    SPARROW_CUDA(
+        cudaMemcpyAsync(row.data(), matrix + r * cols, cols * sizeof(Bf16), cudaMemcpyDeviceToHost, stream));
+    SPARROW_CUDA(cudaStreamSynchronize(stream));
+    for (const BFloat16 value : row) to.push_back(to_float(value));
+  }
+}
+
+template <typename T>
+std::vector<T>& list_of(std::vector<std::vector<T>>& lists, int layer) {
+  if (lists.size() <= static_cast<size_t>(layer)) lists.resize(layer + 1);
+  return lists[layer];
+}
+
+}  // namespace
+
+CudaTextModel::CudaTextModel(std::unique_ptr<State> state) : state_(std::move(state)) {}
+CudaTextModel::~CudaTextModel() = default;
+
+Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& config,
+                                                             const DeviceWeights& weights,
+                                                             const CudaModelLimits& limits) {
+  auto state = std::make_unique<State>(config, weights, limits);
+  state->gemm = SPARROW_TRY(ops::cuda::Gemm::create());
+
+  const RotaryFrequencies rotary = rotary_frequencies(config.rope);
+  using msa::gpu::CacheType;
+  const msa::gpu::PlanConfig plan{
+      .heads = {weights.query_heads, weights.kv_heads},
+      .selection = {.top_k = config.top_k_blocks,
+                    .local_blocks = config.local_blocks,
+                    .init_blocks = config.init_blocks},
+      .kv_type = limits.kv_dtype == DType::kBF16 ? CacheType::kBF16 : CacheType::kE4M3,
+      .max_requests = limits.max_sequences,
+      .max_queries = limits.max_tokens,
+      .max_blocks = static_cast<int>(blocks_for_tokens(limits.max_context)),
+      .rotary_dim = config.rope.rotary_dim,
+      .inv_freq = rotary.inv_freq,
+      .attention_factor = rotary.attention_factor};
+  SPARROW_TRY(from_msa(msa::gpu::Plan::workspace_bytes(plan, &state->plan_bytes)));
+  SPARROW_TRY(from_msa(msa::gpu::Plan::create(plan, &state->plan)));
+
+  Arena counted(nullptr);
+  state->lay_out(counted);
+  state->memory = SPARROW_TRY(DeviceBuffer::allocate(counted.used()));
+  Arena arena(state->memory.data());
+  state->act = state->lay_out(arena);
+  state->gemm->set_workspace(state->act.products);
+  SPARROW_CUDA(cudaMemset(state->memory.data(), 0, state->memory.bytes()));
+  for (size_t i = 0; i < weights.layers.size(); ++i)
+    if (const DeviceLayer& layer = weights.layers[i]; layer.num_experts > 0)
+      ops::cuda::split_router(layer.router, state->router_parts[i],
+                              int64_t{layer.num_experts} * config.hidden_size, nullptr);
+  SPARROW_CUDA(cudaDeviceSynchronize());
+  return std::unique_ptr<CudaTextModel>(new CudaTextModel(std::move(state)));
+}
+
+void CudaTextModel::State::attention(const DeviceBatch& batch, const CudaKvCache& cache, int layer,
+                                     cudaStream_t stream, const StepObserver& observer) {
+  const DeviceLayer& w = weights.layers[layer];
+  const bool sparse = config.layer_is_sparse[layer];
+  const int rows = batch.num_tokens;
+  begin(observer, StepPart::kProjection, layer, stream);
+  gemm->run(qkv_shape(w, rows), w.qkv, act.normed, act.qkv, stream);
+
+  begin(observer, StepPart::kStore, layer, stream);
+  const int64_t q_dim = int64_t{weights.query_heads} * config.head_dim;
+  const int64_t kv_dim = int64_t{weights.kv_heads} * config.head_dim;
+  const auto part = [&](int64_t first) { return msa::gpu::StoreArgs::Rows{act.qkv + first, w.qkv_rows}; };
+  msa::gpu::StoreArgs store{.q = part(0),
+                            .k = part(q_dim),
+                            .v = part(q_dim + kv_dim),
+                            .q_norm = w.q_norm,
+                            .k_norm = w.k_norm,
+                            .eps = config.rms_norm_eps,
+                            .slots = batch.slots,
+                            .kv_scales = cache.kv_scales(layer),
+                            .q_out = act.q,
+                            .kv_pages = cache.kv_pages(layer)};
+  if (sparse) {
+    store.index_q = part(q_dim + 2 * kv_dim);
+    store.index_k = part(q_dim + 3 * kv_dim);
+    store.index_q_norm = w.index_q_norm;
+    store.index_k_norm = w.index_k_norm;
+    store.index_q_out = act.index_q;
+    store.index_pages = cache.index_pages(layer);
+  }
+  check_msa(plan->store(store, stream));
+
+  const int num_blocks = cache.shape().num_blocks;
+  msa::gpu::AttendArgs attend{.q = act.q,
+                              .kv_pages = cache.kv_pages(layer),
+                              .num_blocks = num_blocks,
+                              .kv_scales = cache.kv_scales(layer),
+                              .out = act.attended};
+  if (sparse) {
+    begin(observer, StepPart::kIndex, layer, stream);
+    check_msa(plan->index({.q = act.index_q,
+                           .k_pages = cache.index_pages(layer),
+                           .num_blocks = num_blocks,
+                           .selected = act.selected},
+                          stream));
+    begin(observer, StepPart::kAttend, layer, stream);
+    attend.selected = act.selected;
+    check_msa(plan->attend(attend, stream));
+  } else {
+    begin(observer, StepPart::kDense, layer, stream);
+    check_msa(plan->dense(attend, stream));
+  }
+  begin(observer, StepPart::kOutput, layer, stream);
+  gemm->run(output_shape(rows), w.o, act.attended, act.delta, stream);
+}
+
+void CudaTextModel::State::feed_forward(const DeviceBatch& batch, int layer, cudaStream_t stream,
+                                        const StepObserver& observer) {
+  const DeviceLayer& w = weights.layers[layer];
+  if (w.num_experts > 0) {
+    begin(observer, StepPart::kRouter, layer, stream);
+    ops::cuda::route(router_shape(),
+                     {.x = act.normed,
+                      .router = w.router,
+                      .parts = router_parts[layer],
+                      .bias = w.router_bias,
+                      .ids = act.expert_ids,
+                      .weights = act.expert_weights,
+                      .workspace = act.router,
+                      .rows = batch.num_tokens},
+                     stream);
+  }
+  begin(observer, StepPart::kExperts, layer, stream);
+  ops::cuda::moe(expert_shape(w),
+                 {.x = act.normed,
+                  .ids = act.expert_ids,
+                  .weights = act.expert_weights,
+                  .gate_up = w.gate_up,
+                  .down = w.down,
+                  .alpha = config.swiglu_alpha,
+                  .limit = config.swiglu_limit,
+                  .beta = config.swiglu_beta,
+                  .scaling = config.routed_scaling_factor,
+                  .out = act.delta,
+                  .workspace = act.experts,
+                  .rows = batch.num_tokens},
+                 stream);
+}
+
+void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& cache, cudaStream_t stream,
+                                   const StepObserver& observer, std::span<const int32_t> captured_rows,
+                                   Capture* capture) {
+  const int rows = batch.num_tokens, hidden = config.hidden_size;
+  const float eps = config.rms_norm_eps;
+  if (rows == 0) return;
+  SPARROW_CHECK_LE(rows, limits.max_tokens);
+  check_msa(plan->prepare(batch.step, stream));
+  begin(observer, StepPart::kNorm, 0, stream);
+  ops::cuda::embed({.ids = batch.ids,
+                    .table = weights.embed,
+                    .out = act.residual,
+                    .rows = rows,
+                    .hidden = hidden,
+                    .first_vocab_row = weights.first_vocab_row,
+                    .vocab_rows = weights.vocab_rows},
+                   stream);
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const DeviceLayer& w = weights.layers[layer];
+    if (layer == 0) {
+      ops::cuda::rms_norm({.x = act.residual,
+                           .weight = w.input_norm,
+                           .out = act.normed,
+                           .rows = rows,
+                           .hidden = hidden,
+                           .eps = eps},
+                          stream);
+    } else {
+      begin(observer, StepPart::kNorm, layer, stream);
+      add_norm(w.input_norm, rows, stream);
+    }
+    if (capture) append_rows(act.residual, hidden, captured_rows, stream, list_of(capture->hidden, layer));
+    attention(batch, cache, layer, stream, observer);
+    if (capture && config.layer_is_sparse[layer]) {
+      const int64_t cols = int64_t{weights.kv_heads} * config.top_k_blocks;
+      std::vector<int32_t>& to = list_of(capture->selected_blocks, layer);
+      for (const int32_t row : captured_rows) {
+        to.resize(to.size() + cols);
+        SPARROW_CUDA(cudaMemcpyAsync(to.data() + to.size() - cols, act.selected + row * cols,
+                                     cols * sizeof(int32_t), cudaMemcpyDeviceToHost, stream));
+        SPARROW_CUDA(cudaStreamSynchronize(stream));
+      }
+    }
+    begin(observer, StepPart::kNorm, layer, stream);
+    add_norm(w.post_attention_norm, rows, stream);
+    feed_forward(batch, layer, stream, observer);
+  }
+  if (batch.num_logits > 0) {
+    begin(observer, StepPart::kHead, config.num_layers, stream);
+    ops::cuda::final_norm({.residual = act.residual,
+                           .delta = act.delta,
+                           .logit_rows = batch.logit_rows,
+                           .weight = weights.final_norm,
+                           .out = act.normed,
+                           .rows = batch.num_logits,
+                           .hidden = hidden,
+                           .eps = eps},
+                          stream);
+    const int count = std::min(batch.num_logits, limits.max_logits);
+    gemm->run(head_shape(count), weights.lm_head, act.normed, act.logits, stream);
+    if (capture) {
+      std::vector<int32_t> all(batch.num_logits);
+      for (int i = 0; i < batch.num_logits; ++i) all[i] = i;
+      append_rows(act.normed, hidden, all, stream, list_of(capture->hidden, config.num_layers));
+    }
+  }
+  begin(observer, StepPart::kEnd, config.num_layers, stream);
+}
+
+void CudaTextModel::forward(const DeviceBatch& batch, const CudaKvCache& cache, cudaStream_t stream,
+                            const StepObserver& observer) {
+  state_->forward(batch, cache, stream, observer, {}, nullptr);
+}
+
+void CudaTextModel::forward_captured(const DeviceBatch& batch, const CudaKvCache& cache, cudaStream_t stream,
+                                     std::span<const int32_t> rows, Capture& capture) {
+  state_->forward(batch, cache, stream, {}, rows, &capture);
+}
+
+void CudaTextModel::compute_logits(int first, int count, cudaStream_t stream) {
+  State& s = *state_;
+  SPARROW_CHECK_LE(count, s.limits.max_logits);
+  s.gemm->run(s.head_shape(count), s.weights.lm_head, s.act.normed + int64_t{first} * s.config.hidden_size,
+              s.act.logits, stream);
+}
+
+const int32_t* CudaTextModel::expert_ids() const {
+  return state_->act.expert_ids;
+}
+
+const float* CudaTextModel::logits() const {
+  return state_->act.logits;
+}
+
+size_t CudaTextModel::workspace_bytes() const {
+  return state_->memory.bytes() + static_cast<size_t>(state_->plan_bytes);
+}
+
+std::string CudaTextModel::describe() const {
+  return state_->plan->describe();
+}
+
+}  // namespace sparrow

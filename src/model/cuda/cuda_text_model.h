@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// CudaTextModel: M3's forward pass on a GPU, for the part of it that one rank holds. Owns the activations of
+// the largest step; launches and never synchronises, so that a step can be captured in a graph. Ranks of more
+// than one do not add up their parts here yet: a rank alone computes what it would in a group.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "kv/cuda/cuda_kv_cache.h"
+#include "model/cuda/device_weights.h"
+#include "model/text_model.h"
+#include "ops/cuda/attention.h"
+
+namespace sparrow {
+
+// One step's metadata on the device. Rows of decoding sequences come first; padding rows have slot -1.
+struct DeviceBatch {
+  int num_tokens = 0;                   // rows
+  const int32_t* ids = nullptr;         // [rows]
+  const int64_t* slots = nullptr;       // [rows]
+  msa::gpu::Step step;                  // positions, lengths and block tables of both parts
+  const int32_t* logit_rows = nullptr;  // [num_logits]
+  int num_logits = 0;
+};
+
+// What a step is made of, as `bench step` reports it.
+enum class StepPart : uint8_t {
+  kNorm,
+  kProjection,
+  kStore,
+  kIndex,
+  kAttend,
+  kDense,
+  kOutput,
+  kRouter,
+  kExperts,
+  kHead,
+  kEnd
+};
+const char* name_of(StepPart part);
+
+// Called before each part of a step is launched, and at its end.
+using StepObserver = std::function<void(StepPart part, int layer, cudaStream_t stream)>;
+
+struct CudaModelLimits {
+  int max_tokens = 0;     // rows of a step
+  int max_sequences = 0;  // of a step
+  int max_logits = 0;     // rows of logits kept at a time
+  int64_t max_context = 0;
+  DType kv_dtype = DType::kBF16;
+};
+
+class CudaTextModel {
+ public:
+  // Weights are borrowed.
+  static Result<std::unique_ptr<CudaTextModel>> create(const ModelConfig& config,
+                                                       const DeviceWeights& weights,
+                                                       const CudaModelLimits& limits);
+  ~CudaTextModel();
+
+  // Chooses the products' algorithms by measurement. Once, before the first step.
+  void tune(cudaStream_t stream);
+
+  // Runs a step. The logits of its first max_logits rows stand in logits() afterwards.
+  void forward(const DeviceBatch& batch, const CudaKvCache& cache, cudaStream_t stream,
+               const StepObserver& observer = {});
+  // The same with what a comparison wants to see, at these rows; synchronises.
+  void forward_captured(const DeviceBatch& batch, const CudaKvCache& cache, cudaStream_t stream,
+                        std::span<const int32_t> rows, Capture& capture);
+  // Puts the logits of rows [first, first + count) of the last step's into logits(); count <= max_logits.
+  void compute_logits(int first, int count, cudaStream_t stream);
+
+  // Where the last step's layers left the experts they picked, [rows, experts_per_token], until the next
+  // layer.
+  const int32_t* expert_ids() const;
+  const float* logits() const;  // [max_logits, vocabulary rows of this rank]
+  size_t workspace_bytes() const;
+  // Operations a microsecond that a large product reaches on this GPU; 0: no memory to try.
+  double measure_product_rate(cudaStream_t stream);
+  std::string describe() const;  // the attention kernels of the last step, in words
+
+ private:
+  struct State;
+  explicit CudaTextModel(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace sparrow

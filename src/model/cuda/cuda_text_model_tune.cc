@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+// The measurements of a CudaTextModel: which algorithm each product runs with, and how fast products can be.
+#include <algorithm>
+#include <map>
+#include <vector>
+
+#include "device/cuda/check.h"
+#include "device/cuda/stream.h"
+#include "model/cuda/cuda_text_model_state.h"
+
+namespace sparrow {
+
+void CudaTextModel::tune(cudaStream_t stream) {
+  State& s = *state_;
+  const State::Activations& a = s.act;
+  // Up to 8 matrices of a shape: more than an L2 cache holds of the real model's.
+  constexpr size_t kMatrices = 8;
+  std::map<int, std::vector<const void*>> qkv;  // by rows
+  std::vector<const void*> output;
+  for (const DeviceLayer& layer : s.weights.layers) {
+    if (auto& list = qkv[layer.qkv_rows]; list.size() < kMatrices) list.push_back(layer.qkv);
+    if (output.size() < kMatrices) output.push_back(layer.o);
+  }
+  // Denser where decode steps are: padding a product to the next of these costs nothing there.
+  std::vector<int> ladder = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192};
+  std::erase_if(ladder, [&](int rows) { return rows >= s.limits.max_tokens; });
+  ladder.push_back(s.limits.max_tokens);
+  // Whatever stands in the activations is multiplied: it must be numbers, and not so small that it is free.
+  SPARROW_CUDA(
+      cudaMemsetAsync(a.normed, 0x3c, int64_t{s.limits.max_tokens} * s.config.hidden_size * 2, stream));
+  for (const int rows : ladder) {
+    for (const auto& [n, weights] : qkv)
+      s.gemm->tune({.rows = rows, .n = n, .k = s.config.hidden_size}, weights, a.normed, a.qkv, stream);
+    s.gemm->tune(s.output_shape(rows), output, a.attended, a.delta, stream);
+    if (rows <= s.limits.max_logits)
+      s.gemm->tune(s.head_shape(rows), std::vector<const void*>{s.weights.lm_head}, a.normed, a.logits,
+                   stream);
+  }
+}
+
+double CudaTextModel::measure_product_rate(cudaStream_t stream) {
+  constexpr size_t kSide = 8192, kBytes = kSide * kSide * sizeof(Bf16);  // what cards are compared by
+  const std::byte* weights = state_->weights.memory.data();
+  Result<DeviceBuffer> out = DeviceBuffer::allocate(kBytes);
+  if (!out.ok() || state_->weights.memory.bytes() < 2 * kBytes) return 0;
+  // The model's own numbers: a product of constants draws less power and runs faster than any real one.
+  const GemmShape shape{.rows = kSide, .n = kSide, .k = kSide};
+  const std::vector<const void*> matrices = {weights};
+  state_->gemm->tune(shape, matrices, weights + kBytes, out->data(), stream);
+  Event begin_event(Event::Timing::kOn), end_event(Event::Timing::kOn);
+  constexpr int kRuns = 10;
+  begin_event.record(stream);
+  for (int i = 0; i < kRuns; ++i) state_->gemm->run(shape, weights, weights + kBytes, out->data(), stream);
+  end_event.record(stream);
+  end_event.wait();
+  const double flops = 2.0 * kSide * kSide * kSide * kRuns;
+  return flops / (Event::milliseconds_between(begin_event, end_event) * 1e3);
+}
+
+}  // namespace sparrow

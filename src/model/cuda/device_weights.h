@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// DeviceWeights: one rank's part of the text model in GPU memory, in the layout the kernels read. One
+// allocation; every tensor starts at a multiple of 256 bytes.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "base/progress.h"
+#include "base/result.h"
+#include "device/cuda/memory.h"
+#include "model/config.h"
+#include "model/sharding.h"
+#include "model/weights.h"
+
+namespace sparrow {
+
+struct DeviceLayer {
+  const __nv_bfloat16 *input_norm, *post_attention_norm;  // [hidden]
+  const __nv_bfloat16 *q_norm, *k_norm;                   // [head_dim]
+  const __nv_bfloat16 *index_q_norm, *index_k_norm;  // [head_dim]; nullptr without block-sparse attention
+  // Rows of q | k | v, and on sparse layers | index_q | index_k. Each KV head's group of query heads is
+  // filled up with zero rows to 4, 8 or 16 heads.
+  const __nv_bfloat16* qkv;  // [qkv_rows, hidden]
+  int qkv_rows;
+  const __nv_bfloat16* o;  // [hidden, query_heads * head_dim]: zero columns where q has zero rows
+
+  const float *router, *router_bias;  // [experts, hidden], [experts]; nullptr where the feed-forward is dense
+  int num_experts;                    // routed ones; 0: dense
+  int inter;  // channels of each expert on this rank, a multiple of 64 (zeros fill it up)
+  // Expert by expert; the shared one, or the dense feed-forward, comes last. Rows of gate and up alternate by
+  // eights (packed row 16 g + i is gate's row 8 g + i, packed row 16 g + 8 + i is up's), so that a thread of
+  // an MMA holds both of a channel.
+  const __nv_bfloat16* gate_up;  // [num_experts + 1, 2 * inter, hidden]
+  const __nv_bfloat16* down;     // [num_experts + 1, hidden, inter]
+};
+
+struct DeviceWeights {
+  const __nv_bfloat16* embed;       // [vocab_rows, hidden]
+  const __nv_bfloat16* final_norm;  // [hidden]
+  const __nv_bfloat16* lm_head;     // [vocab_rows, hidden]
+  int first_vocab_row, vocab_rows;  // of this rank
+  int query_heads, kv_heads;        // of this rank, zero heads included
+  std::vector<DeviceLayer> layers;
+  DeviceBuffer memory;
+};
+
+// How tensors travel from the page cache through page-locked buffers to the GPU.
+struct DeviceLoadOptions {
+  int threads = 0;  // 0: as many as the machine has, at most 8
+  // Smaller ones leave gaps on the link (8 threads with two each of 2 and 4 MiB: 43 and 46 of its 55 GB/s),
+  // and much larger ones fall out of the processor's cache before they are sent.
+  size_t buffer_bytes = size_t{4} << 20;
+  int buffers_per_thread = 2;
+};
+
+// Reads this rank's part of every tensor once, in the order it lies in the files, straight to its place.
+// Blocks until the weights are on the GPU. Progress counts bytes read from the checkpoint.
+Result<DeviceWeights> load_device_weights(const ModelConfig& config, const ParallelConfig& parallel,
+                                          const Weights& mapped, const ProgressFn& progress = {},
+                                          const DeviceLoadOptions& options = {});
+
+// Random weights with which activations stay of order 1. All ranks hold parts of the same model.
+Result<DeviceWeights> dummy_device_weights(const ModelConfig& config, const ParallelConfig& parallel,
+                                           uint64_t seed);
+
+}  // namespace sparrow

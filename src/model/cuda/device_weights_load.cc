@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/cuda/device_weights_load.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "base/thread_pool.h"
+#include "device/cuda/check.h"
+#include "device/cuda/memory.h"
+#include "device/cuda/stream.h"
+
+namespace sparrow {
+namespace {
+
+constexpr int kMaxThreads = 8;  // more do not fill a PCIe link any better
+constexpr size_t kScaleAlignment = 16;
+constexpr int64_t kScaleGroup = 32;  // e4m3 elements that share a scale
+
+ops::Weight source_of(const Weights& weights, const DevicePart& part) {
+  if (part.role == TensorRole::kEmbed) return {weights.embed, {}};
+  if (part.role == TensorRole::kFinalNorm) return {weights.final_norm, {}};
+  if (part.role == TensorRole::kLmHead) return weights.lm_head;
+  const LayerWeights& layer = weights.layers[static_cast<size_t>(part.layer)];
+  const auto mlp = [&]() -> const ops::MlpWeights& {
+    const auto expert = static_cast<size_t>(part.expert);
+    return expert < layer.experts.size() ? layer.experts[expert] : layer.mlp;
+  };
+  switch (part.role) {
+    case TensorRole::kInputNorm:
+      return {layer.input_norm, {}};
+    case TensorRole::kPostAttentionNorm:
+      return {layer.post_attention_norm, {}};
+    case TensorRole::kQNorm:
+      return {layer.q_norm, {}};
+    case TensorRole::kKNorm:
+      return {layer.k_norm, {}};
+    case TensorRole::kIndexQNorm:
+      return {layer.index_q_norm, {}};
+    case TensorRole::kIndexKNorm:
+      return {layer.index_k_norm, {}};
+    case TensorRole::kQ:
+      return layer.q;
+    case TensorRole::kK:
+      return layer.k;
+    case TensorRole::kV:
+      return layer.v;
+    case TensorRole::kIndexQ:
+      return layer.index_q;
+    case TensorRole::kIndexK:
+      return layer.index_k;
+    case TensorRole::kO:
+      return layer.o;
+    case TensorRole::kRouter:
+      return layer.router;
+    case TensorRole::kRouterBias:
+      return {layer.router_bias, {}};
+    case TensorRole::kGate:
+      return mlp().gate;
+    case TensorRole::kUp:
+      return mlp().up;
+    case TensorRole::kDown:
+      return mlp().down;
+    default:
+      SPARROW_CHECK(false);
+      return {};
+  }
+}
+
+// A part and where it comes from.
+struct Source {
+  const DevicePart* part;
+  const std::byte* values;
+  const std::byte* scales;  // nullptr unless the values are F8_E4M3
+  DType dtype;
+
+  Source(const DevicePart& part, const ops::Weight& weight)
+      : part(&part),
+        values(static_cast<const std::byte*>(weight.values.data)),
+        scales(static_cast<const std::byte*>(weight.scales.data)),
+        dtype(weight.values.dtype) {
+    SPARROW_CHECK_EQ(weight.values.numel(), part.whole_rows * part.whole_cols);
+    SPARROW_CHECK_EQ(scales != nullptr, dtype == DType::kF8E4M3);
+  }
+
+  size_t value_row_bytes() const { return static_cast<size_t>(part->num_cols) * size_of(dtype); }
+  size_t scale_row_bytes() const {
+    return scales == nullptr ? 0 : static_cast<size_t>(part->num_cols / kScaleGroup);
+  }
+  size_t row_bytes() const { return value_row_bytes() + scale_row_bytes(); }
+};
+
+// Rows of a source that travel together.
+struct Chunk {
+  const Source* source;
+  int64_t first_row, num_rows;
+
+  size_t values_bytes() const { return static_cast<size_t>(num_rows) * source->value_row_bytes(); }
+  size_t scales_offset() const {
+    return (values_bytes() + kScaleAlignment - 1) / kScaleAlignment * kScaleAlignment;
+  }
+  size_t scales_bytes() const { return static_cast<size_t>(num_rows) * source->scale_row_bytes(); }
+  size_t bytes() const { return scales_bytes() == 0 ? values_bytes() : scales_offset() + scales_bytes(); }
+};
+
+// `rows` rows of `row_bytes` each, `stride` apart, one after the other.
+void gather_rows(const std::byte* from, size_t stride, int64_t rows, size_t row_bytes, std::byte* to) {
+  if (stride == row_bytes) {
+    std::memcpy(to, from, row_bytes * static_cast<size_t>(rows));
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r, from += stride, to += row_bytes) std::memcpy(to, from, row_bytes);
+}
+
+void gather(const Chunk& chunk, std::byte* to) {
+  const Source& source = *chunk.source;
+  const DevicePart& part = *source.part;
+  const int64_t first = (part.first_row + chunk.first_row) * part.whole_cols + part.first_col;
+  const size_t element = size_of(source.dtype);
+  gather_rows(source.values + static_cast<size_t>(first) * element,
+              static_cast<size_t>(part.whole_cols) * element, chunk.num_rows, source.value_row_bytes(), to);
+  if (source.scales == nullptr) return;
+  gather_rows(source.scales + first / kScaleGroup, static_cast<size_t>(part.whole_cols / kScaleGroup),
+              chunk.num_rows, source.scale_row_bytes(), to + chunk.scales_offset());
+}
+
+// What one thread sends with. Its stream keeps order, so that one staging buffer is enough: a copy into it
+// waits for the kernel that reads the one before. The copies of other threads run meanwhile.
+struct Lane {
+  struct Slot {
+    PinnedBuffer buffer;
+    Event sent;
+  };
+  Stream stream;
+  std::vector<Slot> slots;
+  DeviceBuffer staging;
+  size_t next = 0;
+
+  static Result<Lane> create(size_t buffer_bytes, int num_slots) {
+    Lane lane;
+    for (int i = 0; i < num_slots; ++i)
+      lane.slots.push_back({SPARROW_TRY(PinnedBuffer::allocate(buffer_bytes)), Event()});
+    lane.staging = SPARROW_TRY(DeviceBuffer::allocate(buffer_bytes));
+    return lane;
+  }
+
+  void send(const Chunk& chunk, std::byte* memory) {
+    Slot& slot = slots[next++ % slots.size()];
+    slot.sent.wait();
+    gather(chunk, slot.buffer.data());
+    SPARROW_CUDA(cudaMemcpyAsync(staging.data(), slot.buffer.data(), chunk.bytes(), cudaMemcpyHostToDevice,
+                                 stream.get()));
+    slot.sent.record(stream.get());
+    const PackSource source = {chunk.source->dtype, staging.data(),
+                               staging.as<const uint8_t>() + chunk.scales_offset()};
+    SPARROW_CUDA(launch_pack(pack_target(*chunk.source->part, memory, chunk.first_row, chunk.num_rows),
+                             source, stream.get()));
+  }
+};
+
+std::vector<Source> find_sources(std::span<const DevicePart> parts, const Weights& weights) {
+  std::vector<Source> sources;
+  for (const DevicePart& part : parts) sources.emplace_back(part, source_of(weights, part));
+  // As they lie in the files: a disk reads ahead.
+  std::sort(sources.begin(), sources.end(),
+            [](const Source& a, const Source& b) { return a.values < b.values; });
+  return sources;
+}
+
+std::vector<Chunk> cut_into_chunks(const std::vector<Source>& sources, size_t buffer_bytes) {
+  std::vector<Chunk> chunks;
+  for (const Source& source : sources) {
+    const auto rows = static_cast<int64_t>((buffer_bytes - kScaleAlignment) / source.row_bytes());
+    for (int64_t first = 0; first < source.part->num_rows; first += rows)
+      chunks.push_back({&source, first, std::min(rows, source.part->num_rows - first)});
+  }
+  return chunks;
+}
+
+}  // namespace
+
+PackTarget pack_target(const DevicePart& part, std::byte* memory, int64_t first_row, int64_t num_rows) {
+  return {.out = memory + part.offset,
+          .is_f32 = part.dtype == DType::kF32,
+          .row_stride = part.row_stride,
+          .row_run = part.rows.size,
+          .row_run_stride = part.rows.stride,
+          .col_run = part.columns.size,
+          .col_run_stride = part.columns.stride,
+          .first_row = first_row,
+          .num_rows = num_rows,
+          .num_cols = part.num_cols};
+}
+
+Status copy_parts(std::span<const DevicePart> parts, const Weights& weights, std::byte* memory,
+                  const ProgressFn& progress, const DeviceLoadOptions& options) {
+  const std::vector<Source> sources = find_sources(parts, weights);
+  size_t total = 0, buffer_bytes = options.buffer_bytes;
+  for (const Source& source : sources) {
+    total += static_cast<size_t>(source.part->num_rows) * source.row_bytes();
+    buffer_bytes = std::max(buffer_bytes, source.row_bytes() + kScaleAlignment);
+  }
+  const std::vector<Chunk> chunks = cut_into_chunks(sources, buffer_bytes);
+  int device = 0;
+  SPARROW_CUDA(cudaGetDevice(&device));
+  std::atomic<size_t> next{0}, done{0};
+  std::mutex mutex;
+  std::optional<Error> failure;
+  ThreadPool pool(options.threads > 0 ? options.threads : std::min(ThreadPool::default_size(), kMaxThreads));
+  pool.run([&](int worker) {
+    SPARROW_CUDA(cudaSetDevice(device));
+    // Locking pages takes its time: the first thread to be ready starts.
+    auto lane = Lane::create(buffer_bytes, options.buffers_per_thread);
+    if (!lane.ok()) {
+      const std::lock_guard lock(mutex);
+      failure = lane.error();
+      next = chunks.size();
+      return;
+    }
+    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks.size();) {
+      lane->send(chunks[i], memory);
+      const size_t bytes = chunks[i].values_bytes() + chunks[i].scales_bytes();
+      const size_t now = done.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+      if (worker == 0 && progress) progress(now, total);
+    }
+    lane->stream.synchronize();
+  });
+  if (failure) return *failure;
+  if (progress) progress(total, total);
+  return Ok{};
+}
+
+}  // namespace sparrow

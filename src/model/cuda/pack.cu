@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <algorithm>
+#include <bit>
+
+#include "model/cuda/pack.h"
+
+namespace sparrow {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kMaxCtas = 132 * 8;
+constexpr int kWide = 8;         // elements of a 16-byte store of bf16
+constexpr int kScaleGroup = 32;  // e4m3 elements that share a scale
+
+__device__ float scale_of(uint8_t e8m0) {
+  if (e8m0 == kE8M0NaN) return std::bit_cast<float>(0x7fc00000u);
+  return std::bit_cast<float>(e8m0 == 0 ? 0x00400000u : uint32_t{e8m0} << 23);  // 2^-127 is subnormal
+}
+
+// kWidth elements as they move through registers, in one or two accesses.
+template <typename T, int kWidth>
+struct alignas(sizeof(T) * kWidth < 16 ? sizeof(T) * kWidth : 16) Pack {
+  T at[kWidth];
+};
+
+// Reads kWidth elements of a row from where the checkpoint's bytes were copied to.
+template <typename T, int kWidth>
+struct Reader {
+  PackSource source;
+  int64_t num_cols;
+
+  __device__ void operator()(int64_t row, int64_t col, float (&out)[kWidth]) const {
+    const int64_t at = row * num_cols + col;
+    const auto in = *reinterpret_cast<const Pack<T, kWidth>*>(static_cast<const T*>(source.values) + at);
+    if constexpr (sizeof(T) == 1) {
+      const float scale = scale_of(source.scales[at / kScaleGroup]);
+      for (int i = 0; i < kWidth; ++i) out[i] = e4m3_to_float(in.at[i]) * scale;
+    } else {
+      for (int i = 0; i < kWidth; ++i) out[i] = to_float(in.at[i]);
+    }
+  }
+};
+
+template <int kWidth>
+struct RandomReader {
+  RandomSource source;
+  float step;
+
+  __device__ void operator()(int64_t row, int64_t col, float (&out)[kWidth]) const {
+    const int64_t first = (source.first_row + row) * source.whole_cols + source.first_col + col;
+    for (int i = 0; i < kWidth; ++i) {
+      const int64_t at = first + i;
+      const uint64_t bits = draw_bits(source.key, at / kElementsPerDraw) >> (16 * (at % kElementsPerDraw));
+      // Not contracted: the host rounds after the product as well.
+      out[i] = __fadd_rn(source.spread.mean, __fmul_rn(step, static_cast<float>(static_cast<int16_t>(bits))));
+    }
+  }
+};
+
+template <int kWidth>
+__device__ void write(const PackTarget& t, int64_t at, const float (&in)[kWidth]) {
+  if (t.is_f32) {
+    Pack<float, kWidth> out;
+    for (int i = 0; i < kWidth; ++i) out.at[i] = in[i];
+    *reinterpret_cast<Pack<float, kWidth>*>(static_cast<float*>(t.out) + at) = out;
+  } else {
+    Pack<BFloat16, kWidth> out;
+    for (int i = 0; i < kWidth; ++i) out.at[i] = to_bf16(in[i]);
+    *reinterpret_cast<Pack<BFloat16, kWidth>*>(static_cast<BFloat16*>(t.out) + at) = out;
+  }
+}
+
+template <int kWidth, typename Read>
+__global__ void __launch_bounds__(kThreads) place_kernel(const PackTarget t, const Read read) {
+  const int64_t per_row = t.num_cols / kWidth;
+  const int64_t count = t.num_rows * per_row;
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < count;
+       i += int64_t{gridDim.x} * kThreads) {
+    const int64_t row = i / per_row, col = (i - row * per_row) * kWidth;
+    const int64_t part_row = t.first_row + row;
+    const int64_t out_row = part_row / t.row_run * t.row_run_stride + part_row % t.row_run;
+    const int64_t out_col = col / t.col_run * t.col_run_stride + col % t.col_run;
+    float values[kWidth];
+    read(row, col, values);
+    write<kWidth>(t, out_row * t.row_stride + out_col, values);
+  }
+}
+
+template <int kWidth, typename Read>
+cudaError_t launch_place(const PackTarget& target, const Read& read, cudaStream_t stream) {
+  const int64_t count = target.num_rows * (target.num_cols / kWidth);
+  if (count == 0) return cudaSuccess;
+  const auto ctas = static_cast<unsigned>(std::min<int64_t>((count + kThreads - 1) / kThreads, kMaxCtas));
+  place_kernel<kWidth><<<ctas, kThreads, 0, stream>>>(target, read);
+  return cudaGetLastError();
+}
+
+// Whether rows split into whole groups of kWide that stay together and aligned in device memory.
+bool is_wide(const PackTarget& t) {
+  const bool runs_are_wide =
+      t.col_run >= t.num_cols || (t.col_run % kWide == 0 && t.col_run_stride % kWide == 0);
+  return t.num_cols % kWide == 0 && t.row_stride % kWide == 0 && runs_are_wide;
+}
+
+template <typename T>
+cudaError_t launch_pack_of(const PackTarget& target, const PackSource& source, cudaStream_t stream) {
+  return is_wide(target) ? launch_place<kWide>(target, Reader<T, kWide>{source, target.num_cols}, stream)
+                         : launch_place<1>(target, Reader<T, 1>{source, target.num_cols}, stream);
+}
+
+}  // namespace
+
+cudaError_t launch_pack(const PackTarget& target, const PackSource& source, cudaStream_t stream) {
+  switch (source.dtype) {
+    case DType::kF32:
+      return launch_pack_of<float>(target, source, stream);
+    case DType::kBF16:
+      return launch_pack_of<BFloat16>(target, source, stream);
+    case DType::kF8E4M3:
+      return launch_pack_of<uint8_t>(target, source, stream);
+    default:
+      return cudaErrorInvalidValue;
+  }
+}
+
+cudaError_t launch_fill_random(const PackTarget& target, const RandomSource& source, cudaStream_t stream) {
+  const float step = source.spread.step();
+  return is_wide(target) ? launch_place<kWide>(target, RandomReader<kWide>{source, step}, stream)
+                         : launch_place<1>(target, RandomReader<1>{source, step}, stream);
+}
+
+}  // namespace sparrow

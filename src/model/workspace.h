@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Workspace: what a step needs beside weights and cache, from the configuration alone, so that what is
+// planned and what is allocated come from one place.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "base/result.h"
+#include "model/config.h"
+#include "model/ledger.h"
+#include "model/sharding.h"
+
+namespace sparrow {
+
+// The largest step.
+struct StepLimits {
+  int64_t max_tokens = 0;
+  int64_t max_sequences = 0;  // also the rows of logits
+  int64_t max_context = 0;    // tokens of the longest sequence
+};
+
+struct Workspace {
+  std::vector<LedgerRow> rows;  // in the order of a step
+  int64_t bytes = 0;
+
+  // Bytes of the row called `name`; it exists.
+  int64_t of(std::string_view name) const;
+};
+
+// What one rank takes on a GPU, each buffer a multiple of 256 bytes. Error: a shape that the GPU kernels do
+// not take.
+Result<Workspace> gpu_workspace(const ModelConfig& config, const ParallelConfig& parallel,
+                                const StepLimits& step);
+
+// What the attention kernels for Hopper keep for themselves: the largest terms of msa::gpu::Plan's workspace,
+// without those that stay below a hundredth.
+int64_t gpu_attention_bytes(const ModelConfig& config, int query_heads, int kv_heads, const StepLimits& step);
+
+// Scratch memory of `threads` on the CPU: the activations are exact, what kernels take inside one operation
+// is about right.
+Workspace cpu_workspace(const ModelConfig& config, const StepLimits& step, int threads);
+
+}  // namespace sparrow

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cuda/gemm.h"
+
+#include <cublasLt.h>
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "base/check.h"
+#include "device/cuda/stream.h"
+#include "ops/cuda/linear_small.h"
+
+namespace sparrow::ops::cuda {
+namespace {
+
+constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // what NVIDIA advises for Hopper
+constexpr int kCandidates = 8;
+
+void check(cublasStatus_t status, const char* call) {
+  if (status == CUBLAS_STATUS_SUCCESS) return;
+  check_failed(__FILE__, __LINE__, call, strf("cuBLASLt status {}", static_cast<int>(status)));
+}
+#define CHECK_LT(call) check((call), #call)
+
+void launch_streamed(const GemmShape& shape, const void* w, const void* x, void* out, cudaStream_t stream) {
+  const auto* matrix = static_cast<const __nv_bfloat16*>(w);
+  const auto* rows = static_cast<const __nv_bfloat16*>(x);
+  if (shape.f32_out)
+    linear_small(matrix, rows, static_cast<float*>(out), shape.rows, shape.n, shape.k, stream);
+  else
+    linear_small(matrix, rows, static_cast<__nv_bfloat16*>(out), shape.rows, shape.n, shape.k, stream);
+}
+
+}  // namespace
+
+// One shape with its descriptors and the algorithm it runs with.
+struct Gemm::Product {
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t w = nullptr, x = nullptr, out = nullptr;
+  cublasLtMatmulAlgo_t algorithm;
+  bool streamed = false;  // by linear_small() instead
+};
+
+struct Gemm::Library {
+  using Key = std::tuple<int, int, bool, int>;  // n, k, f32_out, rows
+
+  void* handle = nullptr;
+  cublasLtHandle_t lt = nullptr;
+  cublasLtMatmulPreference_t preference = nullptr;
+  std::map<Key, Product> products;
+  struct Choice {
+    cublasLtMatmulAlgo_t algorithm;
+    bool streamed;
+  };
+  std::map<Key, Choice> tuned;
+
+#define SPARROW_LT_FUNCTIONS(X)                                                               \
+  X(Create)                                                                                   \
+  X(Destroy)                                                                                  \
+  X(Matmul)                                                                                   \
+  X(MatmulDescCreate)                                                                         \
+  X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy) \
+      X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)    \
+          X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck)
+#define SPARROW_LT_DECLARE(name) decltype(&cublasLt##name) name = nullptr;
+  SPARROW_LT_FUNCTIONS(SPARROW_LT_DECLARE)
+#undef SPARROW_LT_DECLARE
+
+  Status open() {
+    for (const char* path : {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13"})
+      if (!handle) handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!handle)
+      return Error{Errc::kNotFound,
+                   "libcublasLt.so.13 was not found: install CUDA 13's cuBLAS, or name its folder in "
+                   "LD_LIBRARY_PATH"};
+#define SPARROW_LT_LOAD(name)                                               \
+  name = reinterpret_cast<decltype(name)>(dlsym(handle, "cublasLt" #name)); \
+  if (!name) return Error{Errc::kUnsupported, "libcublasLt.so.13 has no cublasLt" #name};
+    SPARROW_LT_FUNCTIONS(SPARROW_LT_LOAD)
+#undef SPARROW_LT_LOAD
+    if (Create(&lt) != CUBLAS_STATUS_SUCCESS)
+      return Error{Errc::kUnsupported, "cuBLASLt cannot be started on this GPU"};
+    CHECK_LT(MatmulPreferenceCreate(&preference));
+    const uint64_t bytes = kWorkspaceBytes;
+    CHECK_LT(MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
+                                          sizeof(bytes)));
+    return Ok{};
+  }
+
+  ~Library() {
+    for (auto& [key, product] : products) {
+      MatmulDescDestroy(product.operation);
+      for (const cublasLtMatrixLayout_t layout : {product.w, product.x, product.out})
+        MatrixLayoutDestroy(layout);
+    }
+    if (preference) MatmulPreferenceDestroy(preference);
+    if (lt) Destroy(lt);
+    // The library stays open: it keeps threads and state of its own.
+  }
+
+  // cuBLAS counts columns first: out^T [n, rows] = w [k, n]^T x^T [k, rows].
+  Product describe(const GemmShape& shape) {
+    Product p{};
+    CHECK_LT(MatmulDescCreate(&p.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    const cublasOperation_t transposed = CUBLAS_OP_T;
+    CHECK_LT(
+        MatmulDescSetAttribute(p.operation, CUBLASLT_MATMUL_DESC_TRANSA, &transposed, sizeof(transposed)));
+    CHECK_LT(MatrixLayoutCreate(&p.w, CUDA_R_16BF, shape.k, shape.n, shape.k));
+    CHECK_LT(MatrixLayoutCreate(&p.x, CUDA_R_16BF, shape.k, shape.rows, shape.k));
+    CHECK_LT(
+        MatrixLayoutCreate(&p.out, shape.f32_out ? CUDA_R_32F : CUDA_R_16BF, shape.n, shape.rows, shape.n));
+    return p;
+  }
+
+  std::vector<cublasLtMatmulHeuristicResult_t> candidates(const Product& p) {
+    std::vector<cublasLtMatmulHeuristicResult_t> found(kCandidates);
+    int count = 0;
+    CHECK_LT(MatmulAlgoGetHeuristic(lt, p.operation, p.w, p.x, p.out, p.out, preference, kCandidates,
+                                    found.data(), &count));
+    SPARROW_CHECK(count > 0);
+    found.resize(count);
+    return found;
+  }
+
+  void launch(const Product& p, const cublasLtMatmulAlgo_t& algorithm, const void* w, const void* x,
+              void* out, void* workspace, cudaStream_t stream) {
+    const float one = 1, zero = 0;
+    CHECK_LT(Matmul(lt, p.operation, &one, w, p.w, x, p.x, &zero, out, p.out, out, p.out, &algorithm,
+                    workspace, kWorkspaceBytes, stream));
+  }
+};
+
+Gemm::Gemm() : library_(std::make_unique<Library>()) {}
+Gemm::~Gemm() = default;
+
+Result<std::unique_ptr<Gemm>> Gemm::create() {
+  auto gemm = std::unique_ptr<Gemm>(new Gemm());
+  SPARROW_TRY(gemm->library_->open());
+  return gemm;
+}
+
+int64_t Gemm::workspace_bytes() {
+  return kWorkspaceBytes;
+}
+
+Gemm::Product& Gemm::product(const GemmShape& shape) {
+  Library& lib = *library_;
+  const Library::Key key{shape.n, shape.k, shape.f32_out, shape.rows};
+  if (const auto found = lib.products.find(key); found != lib.products.end()) return found->second;
+  Product p = lib.describe(shape);
+  // What was measured for the next larger number of rows, where it can do this one.
+  const auto tuned = lib.tuned.lower_bound(key);
+  const bool same = tuned != lib.tuned.end() && std::get<0>(tuned->first) == shape.n &&
+                    std::get<1>(tuned->first) == shape.k && std::get<2>(tuned->first) == shape.f32_out;
+  cublasLtMatmulHeuristicResult_t usable{};
+  p.streamed = same && tuned->second.streamed;
+  if (same &&
+      lib.MatmulAlgoCheck(lib.lt, p.operation, p.w, p.x, p.out, p.out, &tuned->second.algorithm, &usable) ==
+          CUBLAS_STATUS_SUCCESS &&
+      usable.workspaceSize <= static_cast<size_t>(kWorkspaceBytes))
+    p.algorithm = tuned->second.algorithm;
+  else
+    p.algorithm = lib.candidates(p).front().algo;
+  return lib.products.emplace(key, p).first->second;
+}
+
+void Gemm::tune(const GemmShape& shape, std::span<const void* const> weights, const void* x, void* out,
+                cudaStream_t stream) {
+  Library& lib = *library_;
+  Product p = lib.describe(shape);
+  Event begin(Event::Timing::kOn), end(Event::Timing::kOn);
+  const auto time = [&](const auto& launch) {
+    float fastest = std::numeric_limits<float>::infinity();
+    for (int round = 0; round < 3; ++round) {
+      begin.record(stream);
+      for (const void* w : weights) launch(w);
+      end.record(stream);
+      end.wait();
+      if (round > 0)  // the first one loads the kernel
+        fastest = std::min(fastest, Event::milliseconds_between(begin, end));
+    }
+    return fastest;
+  };
+  float best = std::numeric_limits<float>::infinity();
+  for (const cublasLtMatmulHeuristicResult_t& candidate : lib.candidates(p)) {
+    const float ms =
+        time([&](const void* w) { lib.launch(p, candidate.algo, w, x, out, workspace_, stream); });
+    if (ms < best) p.algorithm = candidate.algo;
+    best = std::min(best, ms);
+  }
+  if (shape.rows <= kLinearSmallRows)
+    p.streamed = time([&](const void* w) { launch_streamed(shape, w, x, out, stream); }) < best;
+  const Library::Key key{shape.n, shape.k, shape.f32_out, shape.rows};
+  lib.tuned.insert_or_assign(key, Library::Choice{p.algorithm, p.streamed});
+  lib.products.insert_or_assign(key, p);
+}
+
+void Gemm::run(const GemmShape& shape, const void* w, const void* x, void* out, cudaStream_t stream) {
+  if (shape.rows == 0) return;
+  const Product& p = product(shape);
+  if (p.streamed) return launch_streamed(shape, w, x, out, stream);
+  library_->launch(p, p.algorithm, w, x, out, workspace_, stream);
+}
+
+}  // namespace sparrow::ops::cuda

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers of few rows: out = x w^T with the weights streamed once, bound by the memory's bandwidth. The
+// weights' first pieces are fetched while the kernel before still runs.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+namespace sparrow::ops::cuda {
+
+inline constexpr int kLinearSmallRows = 64;
+
+// w is [out_features, in_features], x [rows, in_features], out [rows, out_features], all contiguous and
+// 16-byte aligned. rows <= kLinearSmallRows; in_features is a multiple of 64, out_features of 8. f32 sums in
+// an order that does not change from run to run, rounded once.
+void linear_small(const __nv_bfloat16* w, const __nv_bfloat16* x, __nv_bfloat16* out, int rows,
+                  int out_features, int in_features, cudaStream_t stream);
+void linear_small(const __nv_bfloat16* w, const __nv_bfloat16* x, float* out, int rows, int out_features,
+                  int in_features, cudaStream_t stream);
+
+}  // namespace sparrow::ops::cuda

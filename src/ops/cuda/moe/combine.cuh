@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// The weighted sum of a row's experts, f32 by ascending expert id, the shared one last, rounded once.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "msa/sm90/ptx.cuh"
+
+namespace sparrow::ops::cuda {
+
+struct CombineParams {
+  const __nv_bfloat16* parts = nullptr;  // [places, hidden]
+  const float* weights = nullptr;        // [rows, top_k], ascending by expert
+  const int32_t* place_of = nullptr;     // [rows, top_k]
+  __nv_bfloat16* out = nullptr;          // [rows, hidden]
+  int rows = 0, hidden = 0, top_k = 0;
+  float scaling = 1;
+};
+
+struct Combine {
+  static constexpr int kThreads = 256, kMaxTopK = 8;
+};
+
+__device__ __forceinline__ void add_scaled(float (&sum)[8], const __nv_bfloat16* source, float factor) {
+  const uint4 v = *reinterpret_cast<const uint4*>(source);
+  const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    sum[2 * i] += factor * __uint_as_float(words[i] << 16);
+    sum[2 * i + 1] += factor * __uint_as_float(words[i] & 0xffff0000u);
+  }
+}
+
+static __global__ void __launch_bounds__(Combine::kThreads)
+    combine_kernel(const __grid_constant__ CombineParams p) {
+  __shared__ int32_t places[Combine::kMaxTopK];
+  __shared__ float factors[Combine::kMaxTopK];
+  const int64_t row = blockIdx.x;
+  msa::sm90::wait_for_previous_kernel();
+  if (threadIdx.x < p.top_k) {
+    places[threadIdx.x] = p.place_of[row * p.top_k + threadIdx.x];
+    factors[threadIdx.x] = p.weights[row * p.top_k + threadIdx.x] * p.scaling;
+  }
+  __syncthreads();
+  for (int c = threadIdx.x * 8; c < p.hidden; c += Combine::kThreads * 8) {
+    float sum[8] = {};
+    for (int k = 0; k < p.top_k; ++k)
+      add_scaled(sum, p.parts + int64_t{places[k]} * p.hidden + c, factors[k]);
+    add_scaled(sum, p.parts + (int64_t{p.rows} * p.top_k + row) * p.hidden + c, 1.0f);
+    __nv_bfloat162 packed[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) packed[i] = __floats2bfloat162_rn(sum[2 * i], sum[2 * i + 1]);
+    *reinterpret_cast<uint4*>(p.out + row * p.hidden + c) = *reinterpret_cast<const uint4*>(packed);
+  }
+}
+
+}  // namespace sparrow::ops::cuda

@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+// The second product of the experts for few rows, with the weighted sum: each CTA owns a slab of the hidden
+// channels, walks through all shares in ascending expert id and adds weight * product to sums in shared
+// memory, so nothing partial goes to memory and the order of a row's sum does not depend on the other rows.
+//
+// Tokens are M of mma.sync, eight weight rows N, one such tile for each warp; a warp owns its channels from
+// the first share to the last, so warps never wait for each other.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "msa/sm90/ptx.cuh"
+#include "ops/cuda/moe/fragments.cuh"
+#include "ops/cuda/moe/route_few.cuh"
+
+namespace sparrow::ops::cuda {
+
+struct DownFewParams {
+  const __nv_bfloat16* w = nullptr;  // [num_experts + 1, hidden, inter]
+  const __nv_bfloat16* h = nullptr;  // [places, inter], from the kernel before
+  const int32_t* ids = nullptr;      // [rows, top_k], not from the kernel before
+  const float* weights = nullptr;    // [rows, top_k], likewise
+  __nv_bfloat16* out = nullptr;      // [rows, hidden]
+  int rows = 0, hidden = 0, inter = 0, num_experts = 0, top_k = 0;
+  int slab = 0, depth = 0, stages = 0;  // channels of a CTA, columns of a stage, stages of the ring
+  float scaling = 1;
+};
+
+struct DownFew {
+  static constexpr int kTokens = 16, kWarps = 8, kThreads = (kWarps + 1) * 32, kMaxSlab = kWarps * 8;
+  static constexpr int kMaxDepth = 384, kMaxStages = 8;
+  struct Smem {  // then sums [rows][slab], then the ring
+    uint64_t full[kMaxStages], empty[kMaxStages];
+    float factor[kFewPairs + kFewRows];  // of each place
+    int32_t row[kFewPairs + kFewRows];
+    RouteFew route;
+  };
+  static constexpr int kSumsOffset = (sizeof(Smem) + 127) / 128 * 128;
+  static constexpr int ring_offset(int rows, int slab) {
+    return kSumsOffset + (rows * slab * 4 + 127) / 128 * 128;
+  }
+  static constexpr int stage_bytes(int slab, int depth) { return (slab + kTokens) * depth * 2; }
+};
+
+struct DownStep {
+  FewShare share;
+  int chunk, width;
+};
+
+__device__ __forceinline__ DownStep down_step(const DownFewParams& p, const DownFew::Smem& smem, int step,
+                                              int chunks) {
+  DownStep s{smem.route.shares[step / chunks], step % chunks, 0};
+  s.width = min(p.depth, p.inter - s.chunk * p.depth);
+  return s;
+}
+
+// Rows of `width` of `inter` columns to rows of the stage; whole rows lie in one piece.
+__device__ __forceinline__ void down_copy(uint8_t* tile, const __nv_bfloat16* source, int rows,
+                                          const DownFewParams& p, const DownStep& s, uint64_t* bar) {
+  const int lane = threadIdx.x % 32;
+  if (p.depth == p.inter) {
+    if (lane == 0) msa::sm90::bulk_load(tile, source, rows * p.inter * 2, bar);
+    return;
+  }
+  for (int r = lane; r < rows; r += 32)
+    msa::sm90::bulk_load(tile + r * p.depth * 2, source + int64_t{r} * p.inter + s.chunk * p.depth,
+                         s.width * 2, bar);
+}
+
+__device__ __forceinline__ void down_produce(const DownFewParams& p, DownFew::Smem& smem, uint8_t* ring,
+                                             int channels) {
+  const int chunks = (p.inter + p.depth - 1) / p.depth, steps = smem.route.num_shares * chunks;
+  const int stage_bytes = DownFew::stage_bytes(p.slab, p.depth), lane = threadIdx.x % 32;
+  const auto load_weights = [&](const DownStep& s, int stage) {
+    if (lane == 0)
+      msa::sm90::mbarrier_arrive_expect(&smem.full[stage], (channels + s.share.count) * s.width * 2);
+    __syncwarp();
+    const int64_t first = int64_t{s.share.expert} * p.hidden + int64_t{blockIdx.x} * p.slab;
+    down_copy(ring + stage * stage_bytes, p.w + first * p.inter, channels, p, s, &smem.full[stage]);
+  };
+  const int early = min(p.stages, steps);
+  for (int step = 0; step < early; ++step) load_weights(down_step(p, smem, step, chunks), step);
+  msa::sm90::wait_for_previous_kernel();
+  msa::sm90::let_next_kernel_start();
+  int stage = 0, parity = 0;
+  for (int step = 0; step < steps; ++step) {
+    const DownStep s = down_step(p, smem, step, chunks);
+    if (step >= early) {
+      msa::sm90::mbarrier_wait(&smem.empty[stage], parity ^ 1);
+      load_weights(s, stage);
+    }
+    down_copy(ring + stage * stage_bytes + p.slab * p.depth * 2, p.h + int64_t{s.share.first} * p.inter,
+              s.share.count, p, s, &smem.full[stage]);
+    if (++stage == p.stages) stage = 0, parity ^= 1;
+  }
+}
+
+__device__ __forceinline__ void down_consume(const DownFewParams& p, DownFew::Smem& smem, float* sums,
+                                             const uint8_t* ring, int channels) {
+  const int chunks = (p.inter + p.depth - 1) / p.depth, steps = smem.route.num_shares * chunks;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row_bytes = p.depth * 2;
+  if (warp * 8 >= channels) return;
+  for (int i = lane; i < p.rows * 8; i += 32) sums[i / 8 * p.slab + warp * 8 + i % 8] = 0;
+  float acc[2][4] = {};
+  int stage = 0, parity = 0;
+  for (int step = 0; step < steps; ++step) {
+    const DownStep s = down_step(p, smem, step, chunks);
+    msa::sm90::mbarrier_wait(&smem.full[stage], parity);
+    const uint32_t tile = msa::sm90::smem_address(ring) + stage * DownFew::stage_bytes(p.slab, p.depth);
+    const uint32_t weights = tile + (warp * 8 + lane / 4) * row_bytes,
+                   h = tile + (p.slab + lane / 4) * row_bytes;
+#pragma unroll 2
+    for (int line = 0; line < s.width / 64; ++line) {
+      const Line b = load_line(weights + line * 128), a0 = load_line(h + line * 128);
+      Line a1{};
+      if (s.share.count > 8) a1 = load_line(h + 8 * row_bytes + line * 128);
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        multiply_words(acc[i % 2], a0, a1, b, i);  // two chains of sums: half the wait
+    }
+    __syncwarp();
+    if (lane == 0) msa::sm90::mbarrier_arrive(&smem.empty[stage]);
+    if (++stage == p.stages) stage = 0, parity ^= 1;
+    if (s.chunk + 1 < chunks) continue;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const int token = lane / 4 + half * 8;
+      if (token >= s.share.count) continue;
+      const int place = s.share.first + token;
+      auto* sum = reinterpret_cast<float2*>(sums + smem.row[place] * p.slab + warp * 8 + lane % 4 * 2);
+      const float factor = smem.factor[place];
+      float2 v = *sum;
+      v.x += factor * (acc[0][half * 2] + acc[1][half * 2]);
+      v.y += factor * (acc[0][half * 2 + 1] + acc[1][half * 2 + 1]);
+      *sum = v;
+    }
+    __syncwarp();  // the next share's lanes hold other rows
+#pragma unroll
+    for (int i = 0; i < 8; ++i) acc[i / 4][i % 4] = 0;
+  }
+  for (int row = lane; row < p.rows; row += 32) {
+    const float4* sum = reinterpret_cast<const float4*>(sums + row * p.slab + warp * 8);
+    const float4 low = sum[0], high = sum[1];
+    __nv_bfloat162 packed[4] = {__floats2bfloat162_rn(low.x, low.y), __floats2bfloat162_rn(low.z, low.w),
+                                __floats2bfloat162_rn(high.x, high.y), __floats2bfloat162_rn(high.z, high.w)};
+    *reinterpret_cast<uint4*>(p.out + int64_t{row} * p.hidden + int64_t{blockIdx.x} * p.slab + warp * 8) =
+        *reinterpret_cast<const uint4*>(packed);
+  }
+}
+
+static __global__ void __launch_bounds__(DownFew::kThreads, 1)
+    down_few_kernel(const __grid_constant__ DownFewParams p) {
+  extern __shared__ __align__(128) uint8_t smem_bytes[];
+  auto& smem = *reinterpret_cast<DownFew::Smem*>(smem_bytes);
+  auto* sums = reinterpret_cast<float*>(smem_bytes + DownFew::kSumsOffset);
+  uint8_t* ring = smem_bytes + DownFew::ring_offset(p.rows, p.slab);
+  const int channels = min(p.slab, p.hidden - static_cast<int>(blockIdx.x) * p.slab);
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < p.stages; ++s)
+      msa::sm90::mbarrier_init(&smem.full[s], 1), msa::sm90::mbarrier_init(&smem.empty[s], channels / 8);
+    msa::sm90::mbarrier_init_fence();
+  }
+  // The routing is older than the kernel before, which lets this one start only after it has waited itself.
+  route_few<DownFew::kTokens>(smem.route, p.ids, p.rows, p.num_experts, p.top_k);
+  const int pairs = p.rows * p.top_k;
+  for (int i = threadIdx.x; i < pairs + p.rows; i += DownFew::kThreads) {
+    const int pair = smem.route.pair_at[i];
+    smem.row[i] = row_of_pair(pair, pairs, p.top_k);
+    smem.factor[i] = pair < pairs ? p.weights[pair] * p.scaling : 1.0f;
+  }
+  __syncthreads();
+  if (threadIdx.x / 32 == DownFew::kWarps)
+    down_produce(p, smem, ring, channels);
+  else
+    down_consume(p, smem, sums, ring, channels);
+}
+
+}  // namespace sparrow::ops::cuda

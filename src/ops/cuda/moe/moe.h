@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The experts of a layer on the device: routed experts and the shared one, or a dense MLP. Few rows stream
+// the weights of the experts that were hit; many rows are sorted by expert and multiplied in tiles. Nothing
+// is read back: grids depend on the shape and on `rows` alone.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace sparrow::ops::cuda {
+
+struct MoeShape {
+  int hidden = 0;       // a multiple of 64
+  int inter = 0;        // channels of one expert on this rank, a multiple of 64
+  int num_experts = 0;  // routed experts, <= 256; 0: a dense MLP, every row goes to the one expert there is
+  int top_k = 0;        // <= 8
+};
+
+// The weights hold num_experts + 1 experts, the shared one (or the dense MLP) last. Rows of gate_up are
+// interleaved by eights: row 16 g + i is gate channel 8 g + i and row 16 g + 8 + i is up channel 8 g + i (i <
+// 8).
+struct MoeArgs {
+  const __nv_bfloat16* x = nullptr;        // [rows, hidden]
+  const int32_t* ids = nullptr;            // [rows, top_k], ascending in a row
+  const float* weights = nullptr;          // [rows, top_k]
+  const __nv_bfloat16* gate_up = nullptr;  // [num_experts + 1, 2 * inter, hidden]
+  const __nv_bfloat16* down = nullptr;     // [num_experts + 1, hidden, inter]
+  float alpha = 0, limit = 0,
+        beta = 0;                // swiglu: (clamp(up) + beta) * g * sigmoid(alpha * g), g = min(gate, limit)
+  float scaling = 1;             // of the routed experts' sum
+  __nv_bfloat16* out = nullptr;  // [rows, hidden]
+  void* workspace = nullptr;     // moe_workspace_bytes, 256-byte aligned; any contents
+  int rows = 0;
+};
+
+int64_t moe_workspace_bytes(const MoeShape& shape, int max_rows);
+
+// out = scaling * sum over the picked experts of weight * expert(x) + shared(x), summed in f32 by ascending
+// expert id, the shared expert last. A row's bits do not change from run to run.
+void moe(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream);
+
+}  // namespace sparrow::ops::cuda

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cuda/moe/families.h"
+
+#include "ops/cuda/linear_small.h"
+#include "ops/cuda/moe/down_few.cuh"
+#include "ops/cuda/moe/stream_launch.cuh"
+
+namespace sparrow::ops::cuda {
+namespace {
+
+int round_up(int n, int multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+StreamParams gate_up_params(const MoeShape& shape, const MoeArgs& args) {
+  return {.ids = args.ids,
+          .out = args.workspace,
+          .rows = args.rows,
+          .columns = shape.hidden,
+          .out_rows = 2 * shape.inter,
+          .num_experts = shape.num_experts,
+          .top_k = shape.top_k,
+          .alpha = args.alpha,
+          .limit = args.limit,
+          .beta = args.beta};
+}
+
+template <int kTokens>
+void launch_gate_up(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
+  using T = StreamTraits<StreamJob::kRoutedGateUp, kTokens, 1, 8, 512, 2>;
+  const int pairs = args.rows * shape.top_k;
+  // As many shares as the rows allow at most; the device counts the real ones.
+  const int max_shares =
+      std::min(pairs, shape.num_experts + pairs / kTokens) + round_up(args.rows, kTokens) / kTokens;
+  launch_stream<T>({args.gate_up, args.x, shape.num_experts + 1}, gate_up_params(shape, args),
+                   max_shares * (round_up(2 * shape.inter, T::kRows) / T::kRows), stream);
+}
+
+void launch_down(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
+  DownFewParams p{.w = args.down,
+                  .h = static_cast<const __nv_bfloat16*>(args.workspace),
+                  .ids = args.ids,
+                  .weights = args.weights,
+                  .out = args.out,
+                  .rows = args.rows,
+                  .hidden = shape.hidden,
+                  .inter = shape.inter,
+                  .num_experts = shape.num_experts,
+                  .top_k = shape.top_k,
+                  .scaling = args.scaling};
+  const int chunks = round_up(shape.inter, DownFew::kMaxDepth) / DownFew::kMaxDepth;
+  p.depth = round_up((shape.inter + chunks - 1) / chunks, 64);
+  p.slab = std::min(DownFew::kMaxSlab, round_up((shape.hidden + num_sms() - 1) / num_sms(), 8));
+  const int ring = DownFew::ring_offset(args.rows, p.slab), stage = DownFew::stage_bytes(p.slab, p.depth);
+  p.stages = std::min((smem_share(1) - ring) / stage, DownFew::kMaxStages);
+  launch_overlapped(down_few_kernel, (shape.hidden + p.slab - 1) / p.slab, 1, DownFew::kThreads,
+                    ring + p.stages * stage, stream, p);
+}
+
+}  // namespace
+
+bool moe_few_fits(const MoeShape& shape, int rows) {
+  return rows <= kFewRows && rows * shape.top_k <= kFewPairs && shape.num_experts <= kMaxExperts;
+}
+
+int64_t moe_few_workspace_bytes(const MoeShape& shape, int rows) {
+  return int64_t{rows} * (shape.top_k + 1) * shape.inter * 2;
+}
+
+void moe_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, unsigned parts) {
+  if (parts & kMoeGateUp) {
+    if (args.rows <= 8)
+      launch_gate_up<8>(shape, args, stream);
+    else
+      launch_gate_up<16>(shape, args, stream);
+  }
+  if (parts & kMoeDown) launch_down(shape, args, stream);
+}
+
+void mlp_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, unsigned parts) {
+  if (parts & kMoeGateUp)
+    launch_stream_rows<StreamJob::kGateUp>({args.gate_up, args.x}, gate_up_params(shape, args), stream);
+  if (parts & kMoeDown)
+    linear_small(args.down, static_cast<const __nv_bfloat16*>(args.workspace), args.out, args.rows,
+                 shape.hidden, shape.inter, stream);
+}
+
+}  // namespace sparrow::ops::cuda

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cuda/moe/families.h"
+
+#include <algorithm>
+
+#include "msa/sm90/tensor_map.h"
+#include "ops/cuda/moe/combine.cuh"
+#include "ops/cuda/moe/launch.cuh"
+#include "ops/cuda/moe/tile.cuh"
+
+namespace sparrow::ops::cuda {
+namespace {
+
+// What lies where in the workspace.
+struct Layout {
+  int64_t row_at, place_of, shares, num_shares, hidden, parts, bytes;
+
+  Layout(const MoeShape& shape, int rows) {
+    const int64_t pairs = int64_t{rows} * shape.top_k, places = pairs + rows;
+    bytes = 0;
+    const auto take = [&](int64_t size) {
+      const int64_t at = bytes;
+      bytes = (at + size + 255) / 256 * 256;
+      return at;
+    };
+    row_at = take(places * 4);
+    place_of = take(pairs * 4);
+    shares = take(RouteMany::max_shares(rows, shape.num_experts, shape.top_k) * int64_t{sizeof(Share)});
+    num_shares = take(4);
+    hidden = take(places * shape.inter * 2);
+    parts = take(shape.num_experts == 0 ? 0 : places * shape.hidden * 2);
+  }
+};
+
+CUtensorMap tensor_map(const void* data, int64_t rows, int columns, int box_rows) {
+  CUtensorMap map;
+  SPARROW_CUDA(msa::sm90::make_tensor_map(
+      {.data = data, .rows = rows, .columns = columns, .box_rows = box_rows, .box_columns = 64}, &map));
+  return map;
+}
+
+template <bool kFirst>
+void launch_tiles(const TileParams& p, int max_shares, cudaStream_t stream) {
+  using T = TileTraits<kFirst>;
+  const int max_tiles = max_shares * ((p.out_rows + T::kRows - 1) / T::kRows);
+  launch_overlapped(tile_kernel<T>, std::min(num_sms(), max_tiles), 1, T::kThreads, T::kSmemBytes, stream, p);
+}
+
+}  // namespace
+
+int64_t moe_many_workspace_bytes(const MoeShape& shape, int rows) {
+  return Layout(shape, rows).bytes;
+}
+
+void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, unsigned parts) {
+  using First = TileTraits<true>;
+  const Layout at(shape, args.rows);
+  auto* base = static_cast<uint8_t*>(args.workspace);
+  auto* hidden = reinterpret_cast<__nv_bfloat16*>(base + at.hidden);
+  // A dense MLP has one part, and that is the result.
+  auto* expert_rows = shape.num_experts == 0 ? args.out : reinterpret_cast<__nv_bfloat16*>(base + at.parts);
+  const RouteManyParams route{.ids = args.ids,
+                              .row_at = reinterpret_cast<int32_t*>(base + at.row_at),
+                              .place_of = reinterpret_cast<int32_t*>(base + at.place_of),
+                              .shares = reinterpret_cast<Share*>(base + at.shares),
+                              .num_shares = reinterpret_cast<int32_t*>(base + at.num_shares),
+                              .rows = args.rows,
+                              .num_experts = shape.num_experts,
+                              .top_k = shape.top_k};
+  if (parts & kMoeRoute)
+    launch_overlapped(route_many_kernel, RouteMany::kCluster, 1, RouteMany::kThreads, 0, stream, route);
+
+  const int64_t experts = shape.num_experts + 1, places = int64_t{args.rows} * (shape.top_k + 1);
+  const int max_shares = RouteMany::max_shares(args.rows, shape.num_experts, shape.top_k);
+  TileParams p{.w = tensor_map(args.gate_up, experts * 2 * shape.inter, shape.hidden, First::kRows),
+               .tokens = tensor_map(hidden, places, shape.inter, First::kStep),
+               .x = args.x,
+               .row_at = route.row_at,
+               .shares = route.shares,
+               .num_shares = route.num_shares,
+               .out = hidden,
+               .columns = shape.hidden,
+               .out_rows = 2 * shape.inter,
+               .out_columns = shape.inter,
+               .alpha = args.alpha,
+               .limit = args.limit,
+               .beta = args.beta};
+  if (parts & kMoeGateUp) launch_tiles<true>(p, max_shares, stream);
+  p.w = tensor_map(args.down, experts * shape.hidden, shape.inter, First::kRows);
+  p.out = expert_rows, p.columns = shape.inter, p.out_rows = shape.hidden, p.out_columns = shape.hidden;
+  if (parts & kMoeDown) launch_tiles<false>(p, max_shares, stream);
+  if ((parts & kMoeCombine) && shape.num_experts > 0)
+    launch_overlapped(combine_kernel, args.rows, 1, Combine::kThreads, 0, stream,
+                      CombineParams{.parts = expert_rows,
+                                    .weights = args.weights,
+                                    .place_of = route.place_of,
+                                    .out = args.out,
+                                    .rows = args.rows,
+                                    .hidden = shape.hidden,
+                                    .top_k = shape.top_k,
+                                    .scaling = args.scaling});
+}
+
+}  // namespace sparrow::ops::cuda

@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+// Who goes where, for few rows: every CTA sorts the (row, slot) pairs by expert for itself, in shared memory.
+// A launch for it would cost more than the sorting does.
+#pragma once
+
+#include <cstdint>
+
+namespace sparrow::ops::cuda {
+
+inline constexpr int kFewRows = 64, kFewPairs = 256, kMaxExperts = 256;
+
+// A run of at most kTokens places of the sorted order, all of one expert.
+struct FewShare {
+  int16_t expert, first, count, unused;
+};
+
+struct RouteFew {
+  int32_t num_shares;
+  int16_t
+      pair_at[kFewPairs + kFewRows];  // place -> pair (row * top_k + slot); the shared expert's: pairs + row
+  FewShare shares[kFewPairs + kFewRows];  // ascending by expert
+  int16_t ids[kFewPairs];
+  int32_t begin[kMaxExperts + 1];  // of each expert's places; counts while they are being summed
+};
+
+__device__ __forceinline__ FewShare few_share(int expert, int first, int count) {
+  return {static_cast<int16_t>(expert), static_cast<int16_t>(first), static_cast<int16_t>(count), 0};
+}
+
+// Block-wide, with at least 32 threads; starts and ends with a barrier. Places ascend by row within an
+// expert.
+template <int kTokens>
+__device__ __forceinline__ void route_few(RouteFew& route, const int32_t* ids, int rows, int num_experts,
+                                          int top_k) {
+  const int pairs = num_experts == 0 ? 0 : rows * top_k, thread = threadIdx.x;
+  for (int e = thread; e < num_experts; e += blockDim.x) route.begin[e] = 0;
+  // Rows that are padding may carry any id.
+  for (int p = thread; p < pairs; p += blockDim.x)
+    route.ids[p] = static_cast<int16_t>(min(max(ids[p], 0), num_experts - 1));
+  __syncthreads();
+  for (int p = thread; p < pairs; p += blockDim.x) atomicAdd(&route.begin[route.ids[p]], 1);
+  __syncthreads();
+  if (thread < 32) {
+    constexpr int kPerLane = kMaxExperts / 32;
+    int counts[kPerLane], places = 0, shares = 0;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int e = thread * kPerLane + i;
+      counts[i] = e < num_experts ? route.begin[e] : 0;
+      places += counts[i], shares += (counts[i] + kTokens - 1) / kTokens;
+    }
+    int place = places, share = shares;
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int p = __shfl_up_sync(0xffffffff, place, distance);
+      const int s = __shfl_up_sync(0xffffffff, share, distance);
+      if (thread >= distance) place += p, share += s;
+    }
+    const int routed_shares = __shfl_sync(0xffffffff, share, 31);
+    place -= places, share -= shares;
+#pragma unroll
+    for (int i = 0; i < kPerLane; ++i) {
+      const int e = thread * kPerLane + i;
+      if (e < num_experts) route.begin[e] = place;
+      for (int done = 0; done < counts[i]; done += kTokens)
+        route.shares[share++] = few_share(e, place + done, min(kTokens, counts[i] - done));
+      place += counts[i];
+    }
+    for (int done = thread * kTokens; done < rows; done += 32 * kTokens)
+      route.shares[routed_shares + done / kTokens] =
+          few_share(num_experts, pairs + done, min(kTokens, rows - done));
+    if (thread == 0) route.num_shares = routed_shares + (rows + kTokens - 1) / kTokens;
+  }
+  __syncthreads();
+  for (int p = thread; p < pairs; p += blockDim.x) {
+    const int id = route.ids[p];
+    int rank = 0;
+    for (int q = 0; q < p; ++q) rank += route.ids[q] == id;
+    route.pair_at[route.begin[id] + rank] = static_cast<int16_t>(p);
+  }
+  for (int r = thread; r < rows; r += blockDim.x) route.pair_at[pairs + r] = static_cast<int16_t>(pairs + r);
+  __syncthreads();
+}
+
+// The row of a pair.
+__device__ __forceinline__ int row_of_pair(int pair, int pairs, int top_k) {
+  return pair < pairs ? pair / top_k : pair - pairs;
+}
+
+}  // namespace sparrow::ops::cuda

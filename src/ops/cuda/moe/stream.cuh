@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+// A product of few rows with weights that are read once, bound by the memory's bandwidth: gate and up of the
+// experts that were hit (or of a dense MLP) with the activation, or a plain linear layer.
+//
+// The work is a line of units: kRows weight rows of one expert times at most kTokens rows of x. A producer
+// warp keeps a ring of shared memory full, one tensor copy for a stage's weights (copies of single rows cost
+// it 45-70 cycles each, whatever their size); eight warps multiply, weights in M and tokens in N, cut over
+// the columns (and, for tall tiles, over the weight rows), and add their partial sums through shared memory.
+// Where a layer has fewer units than the device has room for, the CTAs of a cluster share a unit's columns
+// and add their sums through distributed shared memory, always in the same order.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include <type_traits>
+
+#include "msa/sm90/ptx.cuh"
+#include "ops/cuda/moe/fragments.cuh"
+#include "ops/cuda/moe/route_few.cuh"
+
+namespace sparrow::ops::cuda {
+
+enum class StreamJob : uint8_t {
+  kRoutedGateUp,  // rows of x by expert, activation
+  kGateUp,        // one expert, all rows, activation
+  kLinearBf16,    // one matrix, all rows
+  kLinearF32,
+};
+
+struct StreamParams {
+  CUtensorMap w;                     // [experts * out_rows, columns] in boxes of a stage
+  CUtensorMap tokens;                // [rows, columns] likewise, not routed only
+  const __nv_bfloat16* x = nullptr;  // [rows, columns], routed only
+  const int32_t* ids = nullptr;      // [rows, top_k], routed only
+  void* out = nullptr;  // gate and up: bf16 [places, out_rows / 2]; linear: [rows, out_rows], bf16 or f32
+  int rows = 0, columns = 0, out_rows = 0, num_experts = 0, top_k = 0;
+  int stages = 0, splits = 1;  // of the ring; CTAs of a cluster, which share a unit's columns
+  float alpha = 0, limit = 0, beta = 0;
+};
+
+struct NoRoute {};
+
+template <StreamJob kJob_, int kTokens_, int kRowTiles, int kWarpsK_, int kDepth_, int kCtas_>
+struct StreamTraits {
+  static constexpr StreamJob kJob = kJob_;
+  static constexpr bool kRouted = kJob == StreamJob::kRoutedGateUp;
+  static constexpr bool kSwiglu = kRouted || kJob == StreamJob::kGateUp;
+  static constexpr int kTokens = kTokens_, kTokenTiles = kTokens / 8, kRows = 16 * kRowTiles;
+  static constexpr int kDepth = kDepth_, kRowBytes = kDepth * 2;  // columns of a stage
+  static constexpr int kConsumers = 8, kThreads = (kConsumers + 1) * 32, kCtasPerSm = kCtas_;
+  static constexpr int kWarpsK = kWarpsK_, kWarpsM = kConsumers / kWarpsK;
+  static constexpr int kTilesPerWarp = kRowTiles / kWarpsM, kLinesPerWarp = kDepth / 64 / kWarpsK;
+  // Token tiles that are multiplied together: enough independent sums, registers for their operands.
+  static constexpr int kTilesAtOnce = kTokenTiles < 4 / kTilesPerWarp ? kTokenTiles : 4 / kTilesPerWarp;
+  static constexpr int kStageBytes = (kRows + kTokens) * kRowBytes, kMaxStages = 8;
+  // Weights lie in lines of 64 columns as the copy engine brings them, [line][row]; so do tokens, except that
+  // gathered ones come row by row.
+  static constexpr int kTokenRowBytes = kRouted ? kRowBytes : 128,
+                       kTokenLineBytes = kRouted ? 128 : kTokens * 128;
+  static constexpr int kSumStride = kRows + 4;  // a token's sums; lanes of a store then meet no bank twice
+  static_assert(kWarpsM * kWarpsK == kConsumers && kTilesPerWarp * kWarpsM == kRowTiles &&
+                kLinesPerWarp >= 1);
+
+  struct Smem {  // the ring follows
+    alignas(16) float sums[kWarpsK][kTokens][kSumStride];
+    uint64_t full[kMaxStages], empty[kMaxStages];
+    std::conditional_t<kRouted, RouteFew, NoRoute> route;
+  };
+  static constexpr int kRingOffset = (sizeof(Smem) + 127) / 128 * 128;
+  static constexpr int smem_bytes(int stages) { return kRingOffset + stages * kStageBytes; }
+};
+
+enum StreamBarrier { kStreamSums = 1 };
+
+// A unit, and the columns of it that are this CTA's.
+struct StreamUnit {
+  int w_row, first_place, tokens, first_row, rows, first_chunk, end_chunk;
+};
+
+template <typename T>
+__device__ __forceinline__ StreamUnit stream_unit(const StreamParams& p, const typename T::Smem& smem,
+                                                  int unit, int rank) {
+  const int tiles = (p.out_rows + T::kRows - 1) / T::kRows;
+  const int chunks = (p.columns + T::kDepth - 1) / T::kDepth, per_rank = (chunks + p.splits - 1) / p.splits;
+  StreamUnit u;
+  int expert = 0;
+  if constexpr (T::kRouted) {
+    const FewShare share = smem.route.shares[unit / tiles];
+    expert = share.expert, u.first_place = share.first, u.tokens = share.count;
+  } else {
+    u.first_place = 0, u.tokens = p.rows;
+  }
+  u.first_row = unit % tiles * T::kRows;
+  u.rows = min(T::kRows, p.out_rows - u.first_row);
+  u.w_row = expert * p.out_rows + u.first_row;
+  u.first_chunk = min(chunks, rank * per_rank), u.end_chunk = min(chunks, u.first_chunk + per_rank);
+  return u;
+}
+
+template <typename T>
+__device__ __forceinline__ int stream_units(const StreamParams& p, const typename T::Smem& smem) {
+  const int tiles = (p.out_rows + T::kRows - 1) / T::kRows;
+  if constexpr (T::kRouted) return smem.route.num_shares * tiles;
+  return tiles;
+}
+
+template <typename T>
+struct StreamRing {
+  typename T::Smem& smem;
+  uint8_t* base;
+  int stages, stage = 0, parity = 0;
+
+  __device__ __forceinline__ void next() {
+    if (++stage == stages) stage = 0, parity ^= 1;
+  }
+  __device__ __forceinline__ uint8_t* tile() { return base + stage * T::kStageBytes; }
+};
+
+// Announces a stage and asks for its weights.
+template <typename T>
+__device__ __forceinline__ void stream_weights(const StreamParams& p, const StreamUnit& u, int chunk,
+                                               uint8_t* tile, uint64_t* bar) {
+  const int width = min(T::kDepth, p.columns - chunk * T::kDepth);
+  if (threadIdx.x % 32 == 0) {
+    const int token_bytes = T::kRouted ? u.tokens * width * 2 : T::kTokens * T::kRowBytes;
+    msa::sm90::mbarrier_arrive_expect(bar, T::kRows * T::kRowBytes + token_bytes);
+    msa::sm90::tma_load_3d(tile, &p.w, bar, 0, u.w_row, chunk * (T::kDepth / 64), msa::sm90::kEvictFirst);
+  }
+  __syncwarp();
+}
+
+template <typename T>
+__device__ __forceinline__ void stream_tokens(const StreamParams& p, const typename T::Smem& smem,
+                                              const StreamUnit& u, int chunk, uint8_t* tile, uint64_t* bar) {
+  tile += T::kRows * T::kRowBytes;
+  if constexpr (T::kRouted) {
+    const int first = chunk * T::kDepth, width = min(T::kDepth, p.columns - first);
+    for (int t = threadIdx.x % 32; t < u.tokens; t += 32) {
+      const int row = row_of_pair(smem.route.pair_at[u.first_place + t], p.rows * p.top_k, p.top_k);
+      msa::sm90::bulk_load(tile + t * T::kRowBytes, p.x + int64_t{row} * p.columns + first, width * 2, bar);
+    }
+  } else if (threadIdx.x % 32 == 0) {
+    msa::sm90::tma_load_3d(tile, &p.tokens, bar, 0, 0, chunk * (T::kDepth / 64));
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ void stream_produce(const StreamParams& p, typename T::Smem& smem,
+                                               uint8_t* ring_base, int first_unit, int stride, int rank) {
+  const int units = stream_units<T>(p, smem);
+  StreamRing<T> ring{smem, ring_base, p.stages};
+  int unit = first_unit, chunk = 0, early = 0;
+  if constexpr (!T::kRouted) {
+    // Weights depend on no kernel: the first stages' fly while the one before this still writes x.
+    if (unit < units) {
+      const StreamUnit u = stream_unit<T>(p, smem, unit, rank);
+      early = min(p.stages, u.end_chunk - u.first_chunk);
+      for (int i = 0; i < early; ++i) {
+        stream_weights<T>(p, u, u.first_chunk + i, ring_base + i * T::kStageBytes, &smem.full[i]);
+      }
+    }
+    msa::sm90::wait_for_previous_kernel();
+  }
+  for (; unit < units; unit += stride) {
+    const StreamUnit u = stream_unit<T>(p, smem, unit, rank);
+    for (chunk = u.first_chunk; chunk < u.end_chunk; ++chunk) {
+      uint64_t* full = &smem.full[ring.stage];
+      if (early > 0) {
+        --early;
+      } else {
+        msa::sm90::mbarrier_wait(&smem.empty[ring.stage], ring.parity ^ 1);
+        stream_weights<T>(p, u, chunk, ring.tile(), full);
+      }
+      stream_tokens<T>(p, smem, u, chunk, ring.tile(), full);
+      ring.next();
+    }
+  }
+}
+
+__device__ __forceinline__ float4 add(const float4& a, const float4& b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
+// The sums of four neighbouring weight rows and one token: over this CTA's warps, or over the cluster.
+template <typename T>
+__device__ __forceinline__ float4 stream_sums(const typename T::Smem& smem, int splits, int token, int row) {
+  float4 sum = {};
+  if (splits == 1) {
+#pragma unroll
+    for (int w = 0; w < T::kWarpsK; ++w)
+      sum = add(sum, *reinterpret_cast<const float4*>(&smem.sums[w][token][row]));
+  } else {
+    for (int rank = 0; rank < splits; ++rank) {
+      float4 part;
+      asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
+                   : "=f"(part.x), "=f"(part.y), "=f"(part.z), "=f"(part.w)
+                   : "r"(msa::sm90::cluster_address(&smem.sums[0][token][row], rank))
+                   : "memory");
+      sum = add(sum, part);
+    }
+  }
+  return sum;
+}
+
+__device__ __forceinline__ void store_bf16(__nv_bfloat16* out, const float4& v) {
+  __nv_bfloat162 packed[2] = {__floats2bfloat162_rn(v.x, v.y), __floats2bfloat162_rn(v.z, v.w)};
+  *reinterpret_cast<uint2*>(out) = *reinterpret_cast<const uint2*>(packed);
+}
+
+template <typename T>
+__device__ __forceinline__ void stream_store(const StreamParams& p, const typename T::Smem& smem,
+                                             const StreamUnit& u, int rank) {
+  const int first = threadIdx.x + rank * T::kConsumers * 32, step = T::kConsumers * 32 * p.splits;
+  if constexpr (T::kSwiglu) {
+    constexpr int kFours = T::kRows / 8;  // of hidden channels
+    auto* out = static_cast<__nv_bfloat16*>(p.out);
+    for (int i = first; i < u.tokens * kFours; i += step) {
+      const int token = i / kFours, channel = i % kFours * 4, gate_row = channel / 8 * 16 + channel % 8;
+      if (gate_row >= u.rows) continue;
+      const float4 gate = stream_sums<T>(smem, p.splits, token, gate_row);
+      const float4 up = stream_sums<T>(smem, p.splits, token, gate_row + 8);
+      const float4 h = {
+          swiglu(gate.x, up.x, p.alpha, p.limit, p.beta), swiglu(gate.y, up.y, p.alpha, p.limit, p.beta),
+          swiglu(gate.z, up.z, p.alpha, p.limit, p.beta), swiglu(gate.w, up.w, p.alpha, p.limit, p.beta)};
+      store_bf16(out + int64_t{u.first_place + token} * (p.out_rows / 2) + u.first_row / 2 + channel, h);
+    }
+  } else {
+    constexpr int kFours = T::kRows / 4;
+    for (int i = first; i < u.tokens * kFours; i += step) {
+      const int token = i / kFours, row = i % kFours * 4;
+      if (row >= u.rows) continue;
+      const float4 sum = stream_sums<T>(smem, p.splits, token, row);
+      const int64_t at = int64_t{token} * p.out_rows + u.first_row + row;
+      if constexpr (T::kJob == StreamJob::kLinearF32)
+        *reinterpret_cast<float4*>(static_cast<float*>(p.out) + at) = sum;
+      else
+        store_bf16(static_cast<__nv_bfloat16*>(p.out) + at, sum);
+    }
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ void stream_multiply(float (&acc)[T::kTilesPerWarp][T::kTokenTiles][4],
+                                                uint32_t tile, int width, int tokens) {
+  const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4;
+  const uint32_t weights = tile + (warp / T::kWarpsK * T::kTilesPerWarp * 16 + row) * 128;
+  const uint32_t x = tile + T::kRows * T::kRowBytes + row * T::kTokenRowBytes;
+#pragma unroll
+  for (int l = 0; l < T::kLinesPerWarp; ++l) {
+    const int line = warp % T::kWarpsK * T::kLinesPerWarp + l;
+    if (line * 64 >= width) break;
+    Line a[T::kTilesPerWarp][2];
+#pragma unroll
+    for (int m = 0; m < T::kTilesPerWarp; ++m)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) a[m][h] = load_line(weights + (m * 16 + h * 8 + line * T::kRows) * 128);
+#pragma unroll
+    for (int first = 0; first < T::kTokenTiles; first += T::kTilesAtOnce) {
+      if (first * 8 >= tokens) break;
+      Line b[T::kTilesAtOnce];
+#pragma unroll
+      for (int n = 0; n < T::kTilesAtOnce; ++n)
+        b[n] = load_line(x + (first + n) * 8 * T::kTokenRowBytes + line * T::kTokenLineBytes);
+        // A sum's four products depend on each other: other sums' come between them.
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+#pragma unroll
+        for (int n = 0; n < T::kTilesAtOnce; ++n)
+#pragma unroll
+          for (int m = 0; m < T::kTilesPerWarp; ++m)
+            multiply_words(acc[m][first + n], a[m][0], a[m][1], b[n], i);
+    }
+  }
+}
+
+// One unit's columns, added up in smem.sums: by warps, or, in a cluster, in its first slice.
+template <typename T>
+__device__ __forceinline__ void stream_consume(const StreamParams& p, typename T::Smem& smem,
+                                               StreamRing<T>& ring, const StreamUnit& u) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  float acc[T::kTilesPerWarp][T::kTokenTiles][4] = {};
+  for (int chunk = u.first_chunk; chunk < u.end_chunk; ++chunk) {
+    msa::sm90::mbarrier_wait(&smem.full[ring.stage], ring.parity);
+    stream_multiply<T>(acc, msa::sm90::smem_address(ring.tile()),
+                       min(T::kDepth, p.columns - chunk * T::kDepth), u.tokens);
+    __syncwarp();
+    if (lane == 0) msa::sm90::mbarrier_arrive(&smem.empty[ring.stage]);
+    ring.next();
+  }
+  const int slice = warp % T::kWarpsK, first_row = warp / T::kWarpsK * T::kTilesPerWarp * 16 + lane / 4;
+#pragma unroll
+  for (int m = 0; m < T::kTilesPerWarp; ++m)
+#pragma unroll
+    for (int n = 0; n < T::kTokenTiles; ++n)
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        smem.sums[slice][n * 8 + lane % 4 * 2 + i % 2][first_row + m * 16 + i / 2 * 8] = acc[m][n][i];
+  msa::sm90::named_barrier_sync(kStreamSums, T::kConsumers * 32);
+  if (p.splits == 1) return;
+  constexpr int kFours = T::kRows / 4;
+  for (int i = threadIdx.x; i < u.tokens * kFours; i += T::kConsumers * 32)
+    *reinterpret_cast<float4*>(&smem.sums[0][i / kFours][i % kFours * 4]) =
+        stream_sums<T>(smem, 1, i / kFours, i % kFours * 4);
+}
+
+template <typename T>
+__global__ void __launch_bounds__(T::kThreads, T::kCtasPerSm)
+    stream_kernel(const __grid_constant__ StreamParams p) {
+  extern __shared__ __align__(128) uint8_t smem_bytes[];
+  auto& smem = *reinterpret_cast<typename T::Smem*>(smem_bytes);
+  uint8_t* ring_base = smem_bytes + T::kRingOffset;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < p.stages; ++s)
+      msa::sm90::mbarrier_init(&smem.full[s], 1), msa::sm90::mbarrier_init(&smem.empty[s], T::kConsumers);
+    msa::sm90::mbarrier_init_fence();
+  }
+  __syncthreads();
+  if constexpr (T::kRouted) {
+    msa::sm90::wait_for_previous_kernel();
+    route_few<T::kTokens>(smem.route, p.ids, p.rows, p.num_experts, p.top_k);
+    // After the wait: whoever starts now may read the routing at once.
+    msa::sm90::let_next_kernel_start();
+  }
+  const int rank = blockIdx.x % p.splits, first_unit = blockIdx.x / p.splits, stride = gridDim.x / p.splits;
+  if (threadIdx.x / 32 == T::kConsumers) {
+    stream_produce<T>(p, smem, ring_base, first_unit, stride, rank);
+    if (!T::kRouted) msa::sm90::let_next_kernel_start();
+  } else {
+    StreamRing<T> ring{smem, ring_base, p.stages};
+    const int units = stream_units<T>(p, smem);
+    for (int unit = first_unit; unit < units; unit += stride) {
+      const StreamUnit u = stream_unit<T>(p, smem, unit, rank);
+      stream_consume<T>(p, smem, ring, u);
+      if (p.splits > 1) break;  // a cluster has one unit
+      stream_store<T>(p, smem, u, 0);
+      msa::sm90::named_barrier_sync(kStreamSums, T::kConsumers * 32);
+    }
+  }
+  if (p.splits > 1) {
+    __syncwarp();
+    msa::sm90::cluster_arrive();
+    msa::sm90::cluster_wait();
+    if (threadIdx.x / 32 < T::kConsumers)
+      stream_store<T>(p, smem, stream_unit<T>(p, smem, first_unit, rank), rank);
+    // Nobody may leave while others read its sums.
+    __syncwarp();
+    msa::sm90::cluster_arrive();
+    msa::sm90::cluster_wait();
+  }
+}
+
+}  // namespace sparrow::ops::cuda

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The router of an MoE layer: sigmoid of f32 logits x router^T; the top_k largest sigmoid + bias, ties to the
+// lower id; weights are the picked sigmoids over their sum; ids ascending. As ops::route().
+//
+// The f32 matrix runs through the tensor cores as the sum of three bf16 terms, which hold its 24 bits. Rows
+// do not influence each other; a row's logits may differ in the last bits between calls of few and of many
+// rows.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace sparrow::ops::cuda {
+
+inline constexpr int kMaxExperts = 256, kMaxTopK = 16;
+
+struct RouterShape {
+  int hidden;       // multiple of 64
+  int num_experts;  // <= kMaxExperts
+  int top_k;        // <= kMaxTopK
+};
+
+// Once at load. parts: [3, count] bf16, count = num_experts * hidden; router = parts[0] + parts[1] +
+// parts[2], exact for all but tiny numbers.
+void split_router(const float* router, __nv_bfloat16* parts, int64_t count, cudaStream_t stream);
+
+// Of the workspace, which must be zero before its first use and belongs to one stream at a time.
+int64_t router_workspace_bytes(const RouterShape& shape, int max_rows);
+
+struct RouterArgs {
+  const __nv_bfloat16* x;      // [rows, hidden]
+  const float* router;         // [num_experts, hidden]
+  const __nv_bfloat16* parts;  // of split_router
+  const float* bias;           // [num_experts]
+  int32_t* ids;                // [rows, top_k] out
+  float* weights;              // [rows, top_k] out
+  void* workspace;             // 16-byte aligned
+  int rows;
+};
+void route(const RouterShape& shape, const RouterArgs& args, cudaStream_t stream);
+
+}  // namespace sparrow::ops::cuda

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cuda/rows.h"
+
+#include <algorithm>
+
+#include "device/cuda/check.h"
+#include "msa/sm90/launch.cuh"
+#include "msa/sm90/ptx.cuh"
+
+namespace sparrow::ops::cuda {
+namespace {
+
+using msa::sm90::launch_dependent;
+using msa::sm90::let_next_kernel_start;
+using msa::sm90::wait_for_previous_kernel;
+
+constexpr int kVector = 8;  // bf16 in 16 bytes
+constexpr int kMaxThreads = kMaxHidden / kVector;
+constexpr int kSms = 132;  // of an H200
+
+int ceil_div(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+struct Vector {
+  __nv_bfloat162 pair[kVector / 2];
+};
+
+__device__ __forceinline__ Vector load_vector(const __nv_bfloat16* p) {
+  const uint4 bits = *reinterpret_cast<const uint4*>(p);
+  Vector v;
+  *reinterpret_cast<uint4*>(&v) = bits;
+  return v;
+}
+__device__ __forceinline__ void store_vector(__nv_bfloat16* p, const Vector& v) {
+  *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(&v);
+}
+
+__device__ __forceinline__ void add_vector(Vector& x, const Vector& delta) {
+#pragma unroll
+  for (int e = 0; e < kVector / 2; ++e) {
+    // Not the bf16 addition: it rounds once where the reference rounds to f32 first.
+    const float2 a = __bfloat1622float2(x.pair[e]), b = __bfloat1622float2(delta.pair[e]);
+    x.pair[e] = __floats2bfloat162_rn(a.x + b.x, a.y + b.y);
+  }
+}
+
+// ---- embed ----
+
+__global__ void __launch_bounds__(kMaxThreads) embed_kernel(const __grid_constant__ EmbedArgs p) {
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int vectors = p.hidden / kVector;
+  for (int row = blockIdx.x; row < p.rows; row += gridDim.x) {
+    const int64_t local = int64_t{p.ids[row]} - p.first_vocab_row;
+    const bool ours = local >= 0 && local < p.vocab_rows;
+    for (int i = threadIdx.x; i < vectors; i += blockDim.x) {
+      uint4 bits = {};
+      if (ours) bits = *reinterpret_cast<const uint4*>(p.table + local * p.hidden + i * kVector);
+      *reinterpret_cast<uint4*>(p.out + int64_t{row} * p.hidden + i * kVector) = bits;
+    }
+  }
+}
+
+// ---- norms ----
+
+// Sum over the CTA, the same for all threads. Double, as the reference: it costs nothing beside the memory,
+// and the result then does not depend on how a row is cut among threads.
+__device__ double cta_sum(double x, double (&partial)[32]) {
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(~0u, x, mask);
+  const int warps = blockDim.x / 32;
+  if (warps == 1) return x;
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = threadIdx.x % 32 < warps ? partial[threadIdx.x % 32] : 0.0;
+#pragma unroll
+  for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(~0u, x, mask);
+  return x;
+}
+
+enum class Source { kPlain, kAdd, kGather };
+
+struct NormParams {
+  const __nv_bfloat16 *x, *delta, *weight;
+  const int32_t* gather;
+  __nv_bfloat16 *residual, *out;
+  int rows, hidden;
+  float eps;
+};
+
+// A CTA for each row, which stays in registers between its one read and its one write: kVectors * 8 columns
+// for each thread. kEarlyWeights loads the weights while the kernel before still runs.
+template <Source kSource, int kVectors, bool kEarlyWeights>
+__global__ void __launch_bounds__(kMaxThreads / kVectors) norm_kernel(const __grid_constant__ NormParams p) {
+  __shared__ double partial[32];
+  const int vectors = p.hidden / kVector;
+  Vector weight[kVectors], x[kVectors], delta[kVectors];
+  const auto load_weights = [&] {
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int i = v * blockDim.x + threadIdx.x;
+      if (i < vectors) weight[v] = load_vector(p.weight + i * kVector);
+    }
+  };
+  if constexpr (kEarlyWeights) load_weights();
+  wait_for_previous_kernel();
+  let_next_kernel_start();
+  const int row = blockIdx.x, from = kSource == Source::kGather ? p.gather[row] : row;
+  // All loads first: the compiler may not move one over a store to the residual.
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int i = v * blockDim.x + threadIdx.x;
+    x[v] = delta[v] = {};
+    if (i >= vectors || from < 0) continue;
+    x[v] = load_vector(p.x + int64_t{from} * p.hidden + i * kVector);
+    if constexpr (kSource != Source::kPlain)
+      delta[v] = load_vector(p.delta + int64_t{from} * p.hidden + i * kVector);
+  }
+  double sum = 0;
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int i = v * blockDim.x + threadIdx.x;
+    if constexpr (kSource != Source::kPlain) add_vector(x[v], delta[v]);
+    if constexpr (kSource == Source::kAdd)
+      if (i < vectors) store_vector(p.residual + int64_t{row} * p.hidden + i * kVector, x[v]);
+#pragma unroll
+    for (int e = 0; e < kVector / 2; ++e) {
+      const float2 f = __bfloat1622float2(x[v].pair[e]);
+      // The square of a bf16 number is exact in f32, unlike the sum of two.
+      sum += double{f.x * f.x};
+      sum += double{f.y * f.y};
+    }
+  }
+  if constexpr (!kEarlyWeights) load_weights();
+  const auto mean = static_cast<float>(cta_sum(sum, partial) / p.hidden);
+  const float scale = 1.0f / sqrtf(mean + p.eps);
+#pragma unroll
+  for (int v = 0; v < kVectors; ++v) {
+    const int i = v * blockDim.x + threadIdx.x;
+    if (i >= vectors) continue;
+#pragma unroll
+    for (int e = 0; e < kVector / 2; ++e) {
+      const float2 f = __bfloat1622float2(x[v].pair[e]), w = __bfloat1622float2(weight[v].pair[e]);
+      x[v].pair[e] = __floats2bfloat162_rn((f.x * scale) * (1.0f + w.x), (f.y * scale) * (1.0f + w.y));
+    }
+    store_vector(p.out + int64_t{row} * p.hidden + i * kVector, x[v]);
+  }
+}
+
+template <Source kSource>
+void launch_norm(const NormParams& p, cudaStream_t stream) {
+  if (p.rows == 0) return;
+  const int vectors = p.hidden / kVector;
+  // Up to a row for each SM: one vector for each thread, for the shortest way through a row. More: smaller
+  // CTAs, so that some load while others wait for their sum.
+  constexpr int kWide = 2;
+  const bool few = p.rows <= kSms || vectors < 32 * kWide;
+  const int threads = ceil_div(ceil_div(vectors, few ? 1 : kWide), 32) * 32;
+  const auto kernel = few ? norm_kernel<kSource, 1, true> : norm_kernel<kSource, kWide, false>;
+  SPARROW_CUDA(launch_dependent(kernel, dim3(p.rows), threads, 0, stream, p));
+}
+
+// ---- ids ----
+
+// Lets nobody start early: what it writes is metadata, which a successor's successor may read before its own
+// wait.
+__global__ void __launch_bounds__(256) feed_ids_kernel(const __grid_constant__ FeedIdsArgs p) {
+  wait_for_previous_kernel();
+  const int row = blockIdx.x * blockDim.x + threadIdx.x;
+  if (row >= p.rows) return;
+  const int source = p.source[row];
+  if (source >= 0) p.ids[row] = p.sampled[source];
+}
+
+}  // namespace
+
+void embed(const EmbedArgs& args, cudaStream_t stream) {
+  if (args.rows == 0) return;
+  const int threads = std::min(ceil_div(args.hidden / kVector, 32) * 32, kMaxThreads);
+  SPARROW_CUDA(
+      launch_dependent(embed_kernel, dim3(std::min(args.rows, 32 * kSms)), threads, 0, stream, args));
+}
+
+void rms_norm(const RmsNormArgs& args, cudaStream_t stream) {
+  launch_norm<Source::kPlain>({.x = args.x,
+                               .weight = args.weight,
+                               .out = args.out,
+                               .rows = args.rows,
+                               .hidden = args.hidden,
+                               .eps = args.eps},
+                              stream);
+}
+
+void add_rms_norm(const AddRmsNormArgs& args, cudaStream_t stream) {
+  launch_norm<Source::kAdd>({.x = args.residual,
+                             .delta = args.delta,
+                             .weight = args.weight,
+                             .residual = args.residual,
+                             .out = args.out,
+                             .rows = args.rows,
+                             .hidden = args.hidden,
+                             .eps = args.eps},
+                            stream);
+}
+
+void final_norm(const FinalNormArgs& args, cudaStream_t stream) {
+  launch_norm<Source::kGather>({.x = args.residual,
+                                .delta = args.delta,
+                                .weight = args.weight,
+                                .gather = args.logit_rows,
+                                .out = args.out,
+                                .rows = args.rows,
+                                .hidden = args.hidden,
+                                .eps = args.eps},
+                               stream);
+}
+
+void feed_ids(const FeedIdsArgs& args, cudaStream_t stream) {
+  if (args.rows == 0) return;
+  SPARROW_CUDA(launch_dependent(feed_ids_kernel, dim3(ceil_div(args.rows, 256)), 256, 0, stream, args));
+}
+
+}  // namespace sparrow::ops::cuda

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+// Drawing ids from logits on the device, with the rules and (up to the rounding of sums) the draws of the
+// engine's Sampler; and log-probabilities. A cluster of CTAs works on each row; its result does not depend on
+// the other rows, and repeats bit for bit. Nothing is allocated and no workspace is needed.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+
+namespace sparrow::ops::cuda {
+
+inline constexpr int kMaxVocabulary = 200064;  // a row must fit the shared memory of one cluster
+inline constexpr int kMaxLogprobs = 128;       // most probable ids reported for a token
+
+enum class SampleStatus : int32_t {
+  kOk = 0,
+  kNotFinite = 1,    // the logits hold a NaN or +infinity, or nothing but -infinity
+  kNothingLeft = 2,  // allowed and banned ids exclude all
+};
+
+struct SampleArgs {
+  const float* logits;  // [*, vocabulary], rows row_stride floats apart; never written
+  int64_t row_stride;
+  const void* batch;     // what SampleBatch::pack wrote, in device memory, 16-byte aligned
+  int32_t* ids;          // [rows] out; -1 where the status is not kOk
+  SampleStatus* status;  // [rows] out
+  int rows;
+  int vocabulary;
+  bool plain_greedy;  // SampleBatch::plain_greedy(); false is right for any batch
+};
+void sample(const SampleArgs& args, cudaStream_t stream);
+
+// Log-probabilities under the softmax of a row of logits as the model gave them.
+struct LogprobsRow {
+  int32_t logits_row;
+  int32_t id;       // whose; -1: the id that sample() drew for `sampled`
+  int32_t sampled;  // row of SampleArgs::ids
+  int32_t num_top;  // <= kMaxLogprobs; this many most probable ids beside
+};
+
+struct LogprobsArgs {
+  const float* logits;  // [*, vocabulary], rows row_stride floats apart
+  int64_t row_stride;
+  const LogprobsRow* wanted;   // [rows]
+  const int32_t* sampled_ids;  // SampleArgs::ids; may be null where every id is given
+  float* logprob;              // [rows] out: of the id; NaN where there is none
+  int32_t* top_ids;            // [rows, top_stride] out: most probable first, the lower id on ties
+  float* top_logprobs;  // [rows, top_stride] out; entries past num_top or the vocabulary stay unwritten
+  int rows, top_stride, vocabulary;
+};
+void logprobs(const LogprobsArgs& args, cudaStream_t stream);
+
+}  // namespace sparrow::ops::cuda

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where weights lie on a GPU: sizes against the ledger, and the parts of tensors against the census.
+#include "model/device_layout.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "model/census.h"
+#include "model/ledger.h"
+#include "model/synthetic.h"
+#include "support/m3_config.h"
+
+namespace sparrow {
+namespace {
+
+using ::testing::HasSubstr;
+
+ModelConfig m3(bool mxfp8 = false) {
+  return parse_config(mxfp8 ? test::m3_mxfp8_config_json() : test::m3_config_json(), "").value();
+}
+
+// 3 layers, 8 query and 2 KV heads, 8 experts of 64 channels, a dense layer of 384.
+ModelConfig tiny() {
+  const SyntheticConfig texts = synthetic_config("tiny", DType::kBF16).value();
+  return parse_config(texts.config_json, texts.generation_config_json).value();
+}
+
+bool is_text(const TensorSpec& spec) {
+  return spec.name.starts_with("language_model.");
+}
+
+TEST(DeviceLayout, WeightsOfTheRealModelTakeWhatTheLedgerSaysUpToAlignment) {
+  for (const int ranks : {1, 2, 4, 8, 16}) {
+    const ParallelConfig parallel = {.size = ranks};
+    const int64_t ledger =
+        make_ledger(m3(), parallel, DType::kBF16, DType::kBF16, /*vision=*/false).weight_bytes;
+    const auto device = static_cast<int64_t>(device_weight_bytes(m3(), parallel).value());
+    int64_t tensors = 0;
+    for (const TensorSpec& spec : expected_tensors(m3())) tensors += is_text(spec);
+    EXPECT_GE(device, ledger) << ranks;
+    EXPECT_LE(device, ledger + tensors * static_cast<int64_t>(kDeviceAlignment)) << ranks;
+    // M3's own sizes are aligned as they are, with up to 16 ranks.
+    EXPECT_EQ(device, ledger) << ranks;
+  }
+}
+
+TEST(DeviceLayout, AQuantisedModelTakesAsMuchAsABf16OneBecauseItIsWidened) {
+  EXPECT_EQ(device_weight_bytes(m3(true), {.size = 8}).value(),
+            device_weight_bytes(m3(), {.size = 8}).value());
+}
+
+TEST(DeviceLayout, AnF32ModelTakesHalfOfItselfButForItsRouter) {
+  ModelConfig wide = tiny();
+  wide.dtype = DType::kF32;
+  EXPECT_EQ(device_weight_bytes(wide, {}).value(), device_weight_bytes(tiny(), {}).value());
+}
+
+TEST(DeviceLayout, EveryTensorIsAligned) {
+  const DeviceLayout layout = make_device_layout(tiny(), {.size = 4}).value();
+  for (const DeviceLayerLayout& layer : layout.layers)
+    for (const size_t offset : {layer.input_norm, layer.post_attention_norm, layer.q_norm, layer.k_norm,
+                                layer.qkv, layer.o, layer.gate_up, layer.down})
+      EXPECT_EQ(offset % kDeviceAlignment, 0u);
+}
+
+// Every element of every part has a place of its own inside the memory.
+void expect_no_overlap(const ModelConfig& config, const ParallelConfig& parallel) {
+  const DeviceLayout layout = make_device_layout(config, parallel).value();
+  std::vector<uint8_t> taken(layout.bytes);
+  for (const DevicePart& part : device_parts(config, parallel, layout)) {
+    const size_t element = size_of(part.dtype);
+    for (int64_t r = 0; r < part.num_rows; ++r) {
+      for (int64_t c = 0; c < part.num_cols; ++c) {
+        const int64_t at = part.rows.place(r) * part.row_stride + part.columns.place(c);
+        const size_t byte = part.offset + static_cast<size_t>(at) * element;
+        ASSERT_LE(byte + element, layout.bytes) << part.name;
+        for (size_t b = byte; b < byte + element; ++b)
+          ASSERT_EQ(taken[b]++, 0) << part.name << " " << r << " " << c;
+      }
+    }
+  }
+}
+
+TEST(DeviceLayout, NoTwoElementsShareAPlace) {
+  for (const int ranks : {1, 2, 4, 8})
+    for (const int rank : {0, ranks - 1}) expect_no_overlap(tiny(), {ranks, rank});
+}
+
+// All ranks together hold every element of every tensor of the census: once, or on every rank, or, for KV
+// heads beyond their number, as often as there are ranks for a head.
+TEST(DeviceLayout, RanksTogetherHoldTheWholeModel) {
+  const ModelConfig config = tiny();
+  for (const int ranks : {1, 2, 4, 8}) {
+    std::map<std::string, std::vector<int>> holders;
+    for (int rank = 0; rank < ranks; ++rank) {
+      const ParallelConfig parallel = {ranks, rank};
+      for (const DevicePart& part :
+           device_parts(config, parallel, make_device_layout(config, parallel).value())) {
+        std::vector<int>& count = holders[part.name];
+        count.resize(static_cast<size_t>(part.whole_rows * part.whole_cols));
+        for (int64_t r = part.first_row; r < part.first_row + part.num_rows; ++r)
+          for (int64_t c = part.first_col; c < part.first_col + part.num_cols; ++c)
+            ++count[static_cast<size_t>(r * part.whole_cols + c)];
+      }
+    }
+    for (const TensorSpec& spec : expected_tensors(config)) {
+      if (!is_text(spec)) continue;
+      ASSERT_TRUE(holders.contains(spec.name)) << spec.name;
+      const std::vector<int>& count = holders[spec.name];
+      ASSERT_EQ(count.size(), static_cast<size_t>(spec.numel())) << spec.name;
+      const bool kv = spec.name.find(".k_proj") != std::string::npos ||
+                      spec.name.find(".v_proj") != std::string::npos ||
+                      spec.name.find("index_q_proj") != std::string::npos;
+      const bool cut = shard_bytes(config, {ranks, 0}, spec) < static_cast<int64_t>(spec.bytes());
+      const int expected = kv ? std::max(1, ranks / config.num_kv_heads) : cut ? 1 : ranks;
+      for (const int n : count) ASSERT_EQ(n, expected) << spec.name;
+      holders.erase(spec.name);
+    }
+    EXPECT_TRUE(holders.empty()) << holders.begin()->first;
+  }
+}
+
+TEST(DeviceLayout, SmallGroupsOfQueryHeadsAreFilledUpToFour) {
+  // 4 ranks: 2 query heads and one KV head for each.
+  const DeviceLayout layout = make_device_layout(tiny(), {.size = 4, .rank = 1}).value();
+  EXPECT_EQ(layout.query_heads, 4);
+  EXPECT_EQ(layout.kv_heads, 1);
+  EXPECT_EQ(layout.layers[0].qkv_rows, (4 + 2) * 128);      // dense attention
+  EXPECT_EQ(layout.layers[1].qkv_rows, (4 + 2 + 2) * 128);  // and index heads
+}
+
+TEST(DeviceLayout, ChannelsAreFilledUpToWholeTiles) {
+  // 64 channels of an expert over 2 ranks are 32, and 384 of the dense layer over 4 ranks are 96.
+  EXPECT_EQ(make_device_layout(tiny(), {.size = 2})->layers[1].inter, 64);
+  EXPECT_EQ(make_device_layout(tiny(), {.size = 4})->layers[0].inter, 128);
+  EXPECT_EQ(make_device_layout(m3(), {.size = 8})->layers[0].inter, 1536);
+  EXPECT_EQ(make_device_layout(m3(), {.size = 8})->layers[3].inter, 384);
+}
+
+std::string error_of(const ModelConfig& config, int ranks = 1) {
+  const auto layout = make_device_layout(config, {.size = ranks});
+  return layout.ok() ? "" : layout.error().message;
+}
+
+TEST(DeviceLayout, ShapesThatTheKernelsDoNotTakeAreErrorsThatNameTheField) {
+  ModelConfig config = tiny();
+  config.hidden_size = 96;
+  EXPECT_THAT(error_of(config), HasSubstr("hidden_size 96 is not a multiple of 64"));
+  config = tiny();
+  config.num_query_heads = 64;  // 32 for each KV head
+  EXPECT_THAT(error_of(config), HasSubstr("num_attention_heads 64: 32 query heads for one KV head"));
+  EXPECT_EQ(error_of(config, 4), "");  // 16 on each rank
+  config = tiny();
+  config.shared_intermediate_size = 128;
+  EXPECT_THAT(error_of(config), HasSubstr("shared_intermediate_size 128 differs from intermediate_size 64"));
+  EXPECT_THAT(error_of(tiny(), 3), HasSubstr("cannot be split over 3 ranks"));
+}
+
+}  // namespace
+}  // namespace sparrow
