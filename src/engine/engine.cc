@@ -22,7 +22,7 @@ Status check(const EngineOptions& options) {
       return Error{Errc::kInvalidArgument, strf("{} must be >= {}, got {}", field, least, value), field};
     return Ok{};
   };
-  SPARROW_TRY(at_least("cache_tokens", options.cache_tokens, 1));
+  SPARROW_TRY(at_least("cache_tokens", options.cache_tokens, options.device == Device::kCuda ? 0 : 1));
   SPARROW_TRY(at_least("threads", options.threads, 0));
   SPARROW_TRY(at_least("max_model_tokens", options.max_model_tokens, 0));
   SPARROW_TRY(at_least("max_queued_requests", options.max_queued_requests, 1));
@@ -70,11 +70,7 @@ Result<std::unique_ptr<Engine>> Engine::create(const ModelConfig& config, const 
 
 Engine::Engine(std::unique_ptr<EngineCore> core, const EngineOptions& options, const RequestLimits& limits)
     : options_(options), limits_(limits), core_(std::move(core)), inbox_(std::make_shared<Inbox>()) {
-  const ModelRunner& runner = core_->runner();
-  info_ = {.kernels = ops::name_of(runner.isa()),
-           .threads = runner.num_threads(),
-           .cache_bytes = runner.cache_bytes(),
-           .cache_tokens = limits.cache_tokens};
+  info_ = core_->runner().info();
   inbox_->stats = core_->stats();
   thread_ = std::thread([this] { loop(); });
 }

@@ -8,10 +8,6 @@
 namespace sparrow {
 namespace {
 
-bool contains(std::span<const int32_t> ids, int32_t id) {
-  return std::find(ids.begin(), ids.end(), id) != ids.end();
-}
-
 SchedulerLimits scheduler_limits(const EngineOptions& options, int64_t max_model_tokens) {
   return {.max_batch_tokens = options.max_batch_tokens,
           .max_sequences = options.max_sequences,
@@ -52,7 +48,12 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const ModelConfig& config
                                               max_model_tokens, config.max_positions)};
   SPARROW_TRY(validate(scheduler_limits(options, max_model_tokens)));
   RunnerOptions runner_options{.cache_tokens = options.cache_tokens,
-                               .block_order_seed = options.block_order_seed};
+                               .device = options.device,
+                               .block_order_seed = options.block_order_seed,
+                               .gpu = options.gpu,
+                               .max_context = max_model_tokens,
+                               .max_batch_tokens = options.max_batch_tokens,
+                               .max_sequences = options.max_sequences};
   if (options.threads > 0) runner_options.threads = options.threads;
   auto runner = SPARROW_TRY(ModelRunner::create(config, weights, runner_options));
   return std::unique_ptr<EngineCore>(new EngineCore(config, options, max_model_tokens, std::move(runner)));
@@ -69,7 +70,7 @@ EngineCore::EngineCore(const ModelConfig& config, const EngineOptions& options, 
 RequestLimits EngineCore::request_limits() const {
   return {.vocab_size = config_.vocab_size,
           .max_tokens = max_model_tokens_,
-          .cache_tokens = int64_t{runner_->cache().shape().num_blocks} * kBlockTokens,
+          .cache_tokens = runner_->info().cache_tokens,
           .max_choices = max_choices_};
 }
 
@@ -114,7 +115,11 @@ void EngineCore::add_prompt(ActiveRequest& request, size_t prompt, std::vector<i
     const SequenceId id = first.ok() ? first.value() + static_cast<SequenceId>(choice) : 0;
     request.sequences.push_back(id);
     if (first.ok()) {
-      outputs_.emplace(id, Output{.request = &request, .index = index, .choice = choice, .counts = counts});
+      outputs_.emplace(id, Output{.request = &request,
+                                  .index = index,
+                                  .choice = choice,
+                                  .counts = counts,
+                                  .constraint = r.constraint ? r.constraint->copy() : nullptr});
       continue;
     }
     ++stats_.failed;
@@ -211,7 +216,8 @@ bool EngineCore::step(SchedulerTime now) {
     runner_->copy_blocks(plan.copies);
     fill_slices(plan);
     // The scheduler has taken every block this needs.
-    draw_all(plan, runner_->run(slices_).value());
+    runner_->run(slices_).value();
+    draw_all(plan);
   }
   const int num_tokens = plan.num_tokens, num_sequences = static_cast<int>(plan.slices.size());
   scheduler_.commit(sampled_);
@@ -240,83 +246,6 @@ void EngineCore::fill_slices(const StepPlan& plan) {
     }
     if (from.num_samples > 0) slice.logit_offsets.push_back(from.num_tokens - 1);
   }
-}
-
-void EngineCore::draw_all(const StepPlan& plan, const Tensor& logits) {
-  int64_t row = 0;
-  const auto next_row = [&] {
-    return std::span<const float>(logits.row<float>(row++), static_cast<size_t>(logits.cols()));
-  };
-  for (size_t i = 0; i < plan.slices.size(); ++i) {
-    const PlanSlice& slice = plan.slices[i];
-    Output& output = outputs_.at(slice.sequence->id);
-    const size_t prompt_rows = slices_[i].logit_offsets.size() - (slice.num_samples > 0 ? 1 : 0);
-    for (size_t r = 0; r < prompt_rows; ++r) add_prompt_row(*slice.sequence, output, next_row());
-    if (slice.num_samples > 0) draw(slice, next_row());
-  }
-}
-
-void EngineCore::add_prompt_row(const Sequence& sequence, Output& output, std::span<const float> logits) {
-  const int64_t row = output.num_prompt_logprobs++;
-  if (!argmax(logits)) {
-    output.bad_prompt_row = row;
-    return;
-  }
-  output.prompt_logprobs.push_back(
-      logprobs_of(logits, sequence.ids[row + 1], *output.request->request.prompt_logprobs));
-}
-
-void EngineCore::draw(const PlanSlice& slice, std::span<const float> logits) {
-  const Sequence& sequence = *slice.sequence;
-  for (int choice = 0; choice < slice.num_samples; ++choice) {
-    const SequenceId id = sequence.id + static_cast<SequenceId>(choice);
-    Output& output = outputs_.at(id);
-    output.bad_prompt_row = outputs_.at(sequence.id).bad_prompt_row;
-    drawn_.push_back({id, draw_one(sequence, output, logits)});
-    sampled_.push_back(drawn_.back().event.id.value_or(0));
-  }
-  // Before the commit: what such a sequence has left in the cache must not be published.
-  if (drawn_.back().event.finish == FinishReason::kError) scheduler_.finish(sequence.id);
-}
-
-TokenEvent EngineCore::draw_one(const Sequence& sequence, Output& output, std::span<const float> logits) {
-  const ActiveRequest& active = *output.request;
-  const Request& request = active.request;
-  const int64_t position = sequence.num_tokens() - sequence.num_prompt_tokens;
-  if (position == 0) output.cached_tokens = sequence.num_cached_tokens;
-  TokenEvent event{.output = output.index, .cached_tokens = output.cached_tokens};
-  if (output.bad_prompt_row) {
-    event.finish = FinishReason::kError;
-    event.error = strf("the logits of prompt token {} are not finite numbers", *output.bad_prompt_row);
-    return event;
-  }
-  event.prompt_logprobs = std::exchange(output.prompt_logprobs, {});
-  if (request.max_tokens == 0) {
-    event.finish = FinishReason::kLength;
-    return event;
-  }
-  const std::span<const int32_t> end_ids = active.end_ids;
-  const Result<int32_t> id =
-      sampler_.sample({.logits = logits,
-                       .params = request.sampling,
-                       .counts = &output.counts,
-                       .more_banned = position < request.min_tokens ? end_ids : std::span<const int32_t>{},
-                       .choice = static_cast<uint64_t>(output.choice),
-                       .position = static_cast<uint64_t>(position)});
-  if (!id.ok()) {
-    event.finish = FinishReason::kError;
-    event.error = id.error().message;
-    return event;
-  }
-  event.id = id.value();
-  ++stats_.generated_tokens;
-  if (request.sampling.has_penalties()) output.counts.add_output(id.value());
-  if (request.logprobs) event.logprobs = logprobs_of(logits, id.value(), *request.logprobs);
-  if (contains(end_ids, id.value()))
-    event.finish = FinishReason::kStop;
-  else if (position + 1 == request.max_tokens)
-    event.finish = FinishReason::kLength;
-  return event;
 }
 
 void EngineCore::send(const ActiveRequest& request, TokenEvent event) {

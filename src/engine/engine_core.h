@@ -13,7 +13,6 @@
 #include "engine/engine_types.h"
 #include "engine/model_runner.h"
 #include "engine/request.h"
-#include "engine/sampler.h"
 #include "engine/scheduler.h"
 #include "engine/token_stream.h"
 
@@ -60,18 +59,22 @@ class EngineCore {
   // One choice of one prompt, until it ends.
   struct Output {
     ActiveRequest* request;
-    int index;                                   // in the request
-    int choice;                                  // of its prompt
-    TokenCounts counts;                          // where penalties need them
-    std::vector<TokenLogprobs> prompt_logprobs;  // until they are sent; first choice only
-    int64_t num_prompt_logprobs = 0;             // known so far, sent or not
-    std::optional<int64_t> bad_prompt_row;       // one whose logits were no numbers
+    int index;                                    // in the request
+    int choice;                                   // of its prompt
+    TokenCounts counts;                           // where penalties need them
+    std::unique_ptr<TokenConstraint> constraint;  // null: none
+    std::vector<TokenLogprobs> prompt_logprobs;   // until they are sent; first choice only
+    int64_t num_prompt_logprobs = 0;              // known so far, sent or not
+    std::optional<int64_t> bad_prompt_row;        // one whose logits were no numbers
     int64_t cached_tokens = 0;
   };
 
   // What a step drew for one output.
   struct Drawn {
     SequenceId sequence;
+    SequenceId prompt_sequence;  // that ran: the first of its choices
+    int64_t position;            // in the output
+    bool waits = false;          // for its id
     TokenEvent event;
   };
 
@@ -87,10 +90,12 @@ class EngineCore {
   void add_prompt(ActiveRequest& request, size_t prompt, std::vector<int32_t> ids, SchedulerTime now);
   void expire(const StepPlan& plan);
   void fill_slices(const StepPlan& plan);
-  void draw_all(const StepPlan& plan, const Tensor& logits);
-  static void add_prompt_row(const Sequence& sequence, Output& output, std::span<const float> logits);
-  void draw(const PlanSlice& slice, std::span<const float> logits);
-  TokenEvent draw_one(const Sequence& sequence, Output& output, std::span<const float> logits);
+  void draw_all(const StepPlan& plan);
+  void score_prompts(const StepPlan& plan);
+  void ask_for_draws(const StepPlan& plan);
+  // The event of a draw that needs no logits: one that failed before, or of which nothing is wanted.
+  std::optional<TokenEvent> event_without_draw(const Output& output) const;
+  void finish_draw(Drawn& drawn, Draw draw);
   void send(const ActiveRequest& request, TokenEvent event);
   void send_drawn();
   // With its last event an output is over, and the request with its last output.
@@ -104,7 +109,6 @@ class EngineCore {
   const int max_choices_;
   std::unique_ptr<ModelRunner> runner_;
   Scheduler scheduler_;
-  Sampler sampler_;
   EngineStats stats_;
   int num_queued_ = 0;
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
@@ -113,6 +117,8 @@ class EngineCore {
   // One step's lists, kept for their memory.
   std::vector<SequenceSlice> slices_;
   std::vector<int32_t> sampled_;
+  std::vector<PromptRow> prompt_rows_;
+  std::vector<DrawRequest> draws_;
   std::vector<Drawn> drawn_;
   std::vector<Outgoing> outgoing_;
 };

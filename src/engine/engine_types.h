@@ -6,11 +6,27 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
+
+#include "base/progress.h"
+#include "base/tensor.h"
 
 namespace sparrow {
 
+// What a GPU is told beside the rest.
+struct GpuOptions {
+  int parallel_size = 1, rank = 0;     // tensor parallelism: the part of the model this device holds
+  DType kv_dtype = DType::kBF16;       // of K and V in the cache: bf16 or e4m3
+  double memory_utilization = 0.9;     // of the device's memory, for all there is
+  bool graphs = true;                  // replay decode steps from CUDA graphs
+  std::optional<uint64_t> dummy_seed;  // random weights made on the device; the checkpoint's are not read
+  ProgressFn progress;                 // bytes of weights on the device, bytes in all
+};
+
 struct EngineOptions {
-  int64_t cache_tokens = 0;      // that the cache holds, rounded up to blocks
+  Device device = Device::kCpu;
+  GpuOptions gpu;
+  int64_t cache_tokens = 0;      // that the cache holds, rounded up to blocks; 0: what fits (GPU only)
   int threads = 0;               // 0: all the process may use
   int64_t max_model_tokens = 0;  // of a prompt and its output together; 0: what the model was made for
   int max_batch_tokens = 512;    // run in one step
@@ -22,10 +38,16 @@ struct EngineOptions {
 };
 
 struct EngineInfo {
+  std::string device;   // "cpu", or the GPU's name
   std::string kernels;  // instruction set
   int threads = 0;
+  size_t weight_bytes = 0;     // in the device's memory; 0: used where the checkpoint is mapped
+  size_t workspace_bytes = 0;  // 0: not known ahead
+  size_t device_bytes = 0;     // of a GPU in all
   size_t cache_bytes = 0;
+  int num_blocks = 0;
   int64_t cache_tokens = 0;
+  std::vector<std::string> warnings;  // a line each
 };
 
 // A sequence that does not run, and why.

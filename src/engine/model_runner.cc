@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/model_runner.h"
 
-#include <unistd.h>
-
 #include <algorithm>
-#include <utility>
+
+#include "engine/cpu_runner.h"
+#include "engine/cuda_runner.h"
 
 namespace sparrow {
 namespace {
-
-constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 // Appends one slice to the batch; its blocks are reserved already.
 void append(Batch& batch, const SequenceSlice& slice) {
@@ -51,45 +49,67 @@ void fill_block_table(Batch& batch, std::span<const SequenceSlice> slices) {
 
 Result<std::unique_ptr<ModelRunner>> ModelRunner::create(const ModelConfig& config, const Weights& weights,
                                                          const RunnerOptions& options) {
-  const int64_t num_blocks = blocks_for_tokens(options.cache_tokens);
-  const KvCacheShape shape = TextModel(config, weights).cache_shape(static_cast<int>(num_blocks));
-  const double bytes = static_cast<double>(shape.block_bytes()) * static_cast<double>(num_blocks);
-  const double memory =
-      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
-  if (bytes > memory)
-    return Error{
-        Errc::kInvalidArgument,
-        strf("a cache of {} tokens needs {:.1f} GiB and this machine has {:.1f} GiB: use a shorter context",
-             options.cache_tokens, bytes / kGiB, memory / kGiB)};
-  KvCache cache = SPARROW_TRY(KvCache::create(shape));
-  return std::unique_ptr<ModelRunner>(new ModelRunner(config, weights, options, std::move(cache)));
+  auto runner = std::unique_ptr<ModelRunner>(new ModelRunner());
+  if (options.device == Device::kCuda) {
+    runner->cuda_ = SPARROW_TRY(CudaRunner::create(config, weights, options));
+    runner->info_ = runner->cuda_->info();
+  } else {
+    runner->cpu_ = SPARROW_TRY(CpuRunner::create(config, weights, options));
+    runner->info_ = runner->cpu_->info();
+  }
+  runner->pool_ = std::make_unique<BlockPool>(runner->info_.num_blocks, options.block_order_seed);
+  return runner;
 }
 
-ModelRunner::ModelRunner(const ModelConfig& config, const Weights& weights, const RunnerOptions& options,
-                         KvCache cache)
-    : config_(config),
-      model_(config, weights),
-      cache_(std::move(cache)),
-      pool_(cache_.shape().num_blocks, options.block_order_seed),
-      threads_(options.threads),
-      exec_{threads_, scratch_, options.isa} {}
+ModelRunner::~ModelRunner() = default;
 
-Result<Tensor> ModelRunner::run(std::span<const SequenceSlice> slices, Capture* capture) {
+void ModelRunner::copy_blocks(std::span<const BlockCopy> copies) {
+  if (cuda_) return cuda_->copy_blocks(copies);
+  cpu_->cache().copy_blocks(copies);
+}
+
+Status ModelRunner::run(std::span<const SequenceSlice> slices, Capture* capture) {
   clear(batch_);
   for (const SequenceSlice& slice : slices) {
     Sequence& sequence = *slice.sequence;
     SPARROW_CHECK_LE(sequence.num_computed + slice.num_tokens, static_cast<int64_t>(sequence.ids.size()));
     if (!sequence.blocks.reserve(sequence.num_computed + slice.num_tokens))
-      return Error{Errc::kInvalidArgument, strf("the cache of {} blocks is full", pool_.num_blocks())};
+      return Error{Errc::kInvalidArgument, strf("the cache of {} blocks is full", pool_->num_blocks())};
     append(batch_, slice);
   }
   fill_block_table(batch_, slices);
-  const int64_t rows = static_cast<int64_t>(batch_.logit_rows.size());
-  logits_.resize(rows * config_.vocab_size);
-  const Tensor logits(logits_.data(), DType::kF32, {rows, config_.vocab_size});
-  model_.forward(exec_, batch_, cache_, logits, capture);
+  if (cuda_)
+    cuda_->forward(batch_, capture);
+  else
+    cpu_->forward(batch_, capture);
   for (const SequenceSlice& slice : slices) slice.sequence->num_computed += slice.num_tokens;
-  return logits;
+  return Ok{};
+}
+
+std::vector<Draw> ModelRunner::draw(std::span<const DrawRequest> draws) {
+  return cuda_ ? cuda_->draw(draws) : cpu_->draw(draws);
+}
+
+std::vector<std::optional<TokenLogprobs>> ModelRunner::score(std::span<const PromptRow> rows) {
+  return cuda_ ? cuda_->score(rows) : cpu_->score(rows);
+}
+
+Tensor ModelRunner::logits() {
+  return cuda_ ? cuda_->logits() : cpu_->logits();
+}
+
+Result<StepTimes> ModelRunner::profile(const Batch& batch, int repeats) {
+  if (!cuda_) return Error{Errc::kUnsupported, "steps are measured on a GPU only: use --device cuda"};
+  return cuda_->profile(batch, repeats);
+}
+
+void ModelRunner::fill_cache(uint64_t seed) {
+  if (cuda_) cuda_->fill_cache(seed);
+}
+
+const KvCache& ModelRunner::cache() const {
+  SPARROW_CHECK(cpu_ != nullptr);
+  return cpu_->cache();
 }
 
 Result<Tensor> ModelRunner::prefill(Sequence& sequence, int chunk) {
@@ -102,8 +122,8 @@ Result<Tensor> ModelRunner::prefill(Sequence& sequence, int chunk) {
         .logit_offsets = {}};
     const bool last = sequence.num_computed + slice.num_tokens == total;
     if (last) slice.logit_offsets = {slice.num_tokens - 1};
-    Tensor logits = SPARROW_TRY(run({&slice, 1}));
-    if (last) return logits;
+    SPARROW_TRY(run({&slice, 1}));
+    if (last) return logits();
   }
 }
 

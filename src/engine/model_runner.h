@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// ModelRunner: sequences -> batch -> forward -> logits. Owns the cache, the threads and the scratch memory of
-// one device. Engine thread only.
+// ModelRunner: sequences -> batch -> forward -> logits -> ids, on one device. Owns the cache and whatever the
+// device needs for a step. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +10,31 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/engine_types.h"
+#include "engine/sampler.h"
 #include "engine/sequence.h"
+#include "engine/step_times.h"
 #include "kv/block_pool.h"
-#include "kv/kv_cache.h"
 #include "model/text_model.h"
 
 namespace sparrow {
 
+class CpuRunner;
+class CudaRunner;
+
 struct RunnerOptions {
-  int64_t cache_tokens = 0;  // tokens the cache can hold, rounded up to blocks
+  int64_t cache_tokens = 0;  // that the cache can hold, rounded up to blocks; 0: what fits (GPU only)
+  Device device = Device::kCpu;
+
   int threads = ThreadPool::default_size();
   CpuIsa isa = ops::detect_cpu_isa();
   std::optional<uint64_t> block_order_seed;  // hand blocks out in this shuffled order
+
+  // A GPU takes its workspace once, for the largest step.
+  GpuOptions gpu;
+  int64_t max_context = 0;  // tokens of the longest sequence; 0: the model's
+  int max_batch_tokens = 8192;
+  int max_sequences = 256;
 };
 
 // The next `num_tokens` uncomputed tokens of a sequence, and those of them (0 = first) whose logits are
@@ -34,41 +47,49 @@ struct SequenceSlice {
 
 class ModelRunner {
  public:
-  // Config and weights are borrowed. Fails when the cache does not fit into memory.
+  // Config and weights are borrowed. Fails when the cache does not fit into memory, or the device cannot run
+  // the model.
   static Result<std::unique_ptr<ModelRunner>> create(const ModelConfig& config, const Weights& weights,
                                                      const RunnerOptions& options);
+  ~ModelRunner();
 
   // An empty sequence; it must not outlive the runner.
-  Sequence new_sequence() { return {.ids = {}, .blocks = BlockTable(pool_)}; }
+  Sequence new_sequence() { return {.ids = {}, .blocks = BlockTable(*pool_)}; }
 
   // Copies whole blocks, in this order.
-  void copy_blocks(std::span<const BlockCopy> copies) { cache_.copy_blocks(copies); }
+  void copy_blocks(std::span<const BlockCopy> copies);
 
-  // Runs the slices as one batch and counts their tokens as computed. The logits, [wanted rows, vocabulary]
-  // in slice order, stay valid until the next call. Error: the cache is full.
-  Result<Tensor> run(std::span<const SequenceSlice> slices, Capture* capture = nullptr);
+  // Runs the slices as one batch and counts their tokens as computed; a GPU may still be at it. Its logits
+  // have one row for each wanted offset, in slice order, until the next call. Error: the cache is full.
+  Status run(std::span<const SequenceSlice> slices, Capture* capture = nullptr);
+
+  // From the last run's logits: ids, and probabilities of the prompt's own ids (nullopt: the row holds no
+  // numbers).
+  std::vector<Draw> draw(std::span<const DrawRequest> draws);
+  std::vector<std::optional<TokenLogprobs>> score(std::span<const PromptRow> rows);
+  // The logits themselves, [wanted rows, vocabulary], on the host.
+  Tensor logits();
 
   // Runs all tokens of a sequence in chunks of at most `chunk`; returns the logits of its last token.
   Result<Tensor> prefill(Sequence& sequence, int chunk);
 
-  BlockPool& pool() { return pool_; }
-  const KvCache& cache() const { return cache_; }
-  int num_threads() const { return threads_.size(); }
-  CpuIsa isa() const { return exec_.isa; }
-  size_t cache_bytes() const { return cache_.shape().block_bytes() * cache_.shape().num_blocks; }
+  // GPUs only: random numbers in all of the cache, and the times of a step on it, whose blocks may be any.
+  Result<StepTimes> profile(const Batch& batch, int repeats);
+  void fill_cache(uint64_t seed);
+
+  BlockPool& pool() { return *pool_; }
+  const EngineInfo& info() const { return info_; }
+  // The pages, where they are in host memory.
+  const KvCache& cache() const;
 
  private:
-  ModelRunner(const ModelConfig& config, const Weights& weights, const RunnerOptions& options, KvCache cache);
+  ModelRunner() = default;
 
-  const ModelConfig& config_;
-  TextModel model_;
-  KvCache cache_;
-  BlockPool pool_;
-  ThreadPool threads_;
-  Scratch scratch_;
-  Exec exec_;
+  EngineInfo info_;
+  std::unique_ptr<CpuRunner> cpu_;    // one of them
+  std::unique_ptr<CudaRunner> cuda_;  // is there
+  std::unique_ptr<BlockPool> pool_;
   Batch batch_;  // kept for its memory
-  std::vector<float> logits_;
 };
 
 }  // namespace sparrow

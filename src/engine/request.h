@@ -4,11 +4,13 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "engine/sampling_params.h"
+#include "engine/token_constraint.h"
 
 namespace sparrow {
 
@@ -24,8 +26,9 @@ struct Request {
   int64_t min_tokens = 0;         // end and stop ids are not drawn before this many
   std::vector<int32_t> stop_ids;  // end the output, and are part of it, like the model's end ids
   bool ignore_eos = false;        // the model's end ids are ordinary ones
-  int priority = 0;               // smaller runs first
-  std::string salt;               // prefixes are shared among requests of the same salt only
+  std::shared_ptr<const TokenConstraint> constraint;  // every output starts with a copy; null: none
+  int priority = 0;                                   // smaller runs first
+  std::string salt;  // prefixes are shared among requests of the same salt only
   std::optional<std::chrono::milliseconds> queue_timeout;  // not started by then: FinishReason::kDeadline
   // Log-probabilities of the drawn ids, and of this many most probable ones beside; of the output, of the
   // prompt. They are of the model's own distribution, before penalties, masks and temperature.

@@ -10,17 +10,6 @@ namespace {
 
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
-// Uniform in [0, 1): a hash of the counter, so that any draw can be made without the ones before it.
-double uniform_draw(uint64_t seed, uint64_t choice, uint64_t position) {
-  const auto mix = [](uint64_t x) {  // the finaliser of splitmix64
-    x += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-  };
-  return static_cast<double>(mix(mix(mix(seed) ^ choice) ^ position) >> 11) * 0x1p-53;
-}
-
 Error invalid(const char* field, std::string message) {
   return {Errc::kInvalidArgument, std::move(message), field};
 }
@@ -50,6 +39,25 @@ float finite(double logit) {
 }
 
 }  // namespace
+
+double uniform_draw(uint64_t seed, uint64_t choice, uint64_t position) {
+  const auto mix = [](uint64_t x) {  // the finaliser of splitmix64
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+  };
+  return static_cast<double>(mix(mix(mix(seed) ^ choice) ^ position) >> 11) * 0x1p-53;
+}
+
+Error logits_not_finite(uint64_t position) {
+  return {Errc::kCorrupt, strf("the logits of output token {} are not finite numbers", position)};
+}
+
+Error no_id_left(uint64_t position) {
+  return {Errc::kInvalidArgument,
+          strf("no id is left for output token {}: allowed, banned and end ids exclude all", position)};
+}
 
 Status validate(const SamplingParams& params, int vocab_size) {
   if (!(params.temperature >= 0) || std::isinf(params.temperature))
@@ -91,9 +99,10 @@ void Sampler::mask(const SampleRow& row) {
   const auto ban = [&](std::span<const int32_t> ids) {
     for (const int32_t id : ids) adjusted_[id] = -kInfinity;
   };
-  if (!row.params.allowed_ids.empty()) {
+  for (const std::span<const int32_t> allowed : {std::span(row.params.allowed_ids), row.only}) {
+    if (allowed.empty()) continue;
     kept_.clear();
-    for (const int32_t id : row.params.allowed_ids) kept_.emplace_back(id, adjusted_[id]);
+    for (const int32_t id : allowed) kept_.emplace_back(id, adjusted_[id]);
     std::fill(adjusted_.begin(), adjusted_.end(), -kInfinity);
     for (const auto& [id, logit] : kept_) adjusted_[id] = logit;
   }
@@ -105,7 +114,7 @@ std::span<const float> Sampler::adjust(const SampleRow& row) {
   const SamplingParams& params = row.params;
   const bool penalties = params.has_penalties() && row.counts;
   if (!penalties && params.logit_bias.empty() && params.allowed_ids.empty() && params.banned_ids.empty() &&
-      row.more_banned.empty())
+      row.more_banned.empty() && row.only.empty())
     return row.logits;
   adjusted_.assign(row.logits.begin(), row.logits.end());
   if (penalties) {
@@ -159,14 +168,10 @@ size_t Sampler::filter(const SamplingParams& params, float best) {
 }
 
 Result<int32_t> Sampler::sample(const SampleRow& row) {
-  if (!argmax(row.logits))
-    return Error{Errc::kCorrupt, strf("the logits of output token {} are not finite numbers", row.position)};
+  if (!argmax(row.logits)) return logits_not_finite(row.position);
   const std::span<const float> logits = adjust(row);
   const std::optional<int32_t> greedy = argmax(logits);
-  if (!greedy)
-    return Error{
-        Errc::kInvalidArgument,
-        strf("no id is left for output token {}: allowed, banned and end ids exclude all", row.position)};
+  if (!greedy) return no_id_left(row.position);
   if (row.params.temperature == 0) return *greedy;
 
   candidates_.clear();

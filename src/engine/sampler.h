@@ -19,6 +19,13 @@ namespace sparrow {
 // -infinity.
 std::optional<int32_t> argmax(std::span<const float> logits);
 
+// Uniform in [0, 1): a hash of the counter, so that any draw can be made without the ones before it.
+double uniform_draw(uint64_t seed, uint64_t choice, uint64_t position);
+
+// Why there is no output token at this position.
+Error logits_not_finite(uint64_t position);
+Error no_id_left(uint64_t position);
+
 // The ids that penalties count: those of the prompt once, those of the output as often as they came.
 class TokenCounts {
  public:
@@ -38,7 +45,27 @@ struct SampleRow {
   const SamplingParams& params;
   const TokenCounts* counts = nullptr;        // may be null where no penalty is set
   std::span<const int32_t> more_banned = {};  // beside those of params
+  std::span<const int32_t> only = {};         // of those that params allow; empty: all
   uint64_t choice = 0, position = 0;          // which of n; in the output
+};
+
+// One draw from a row of a step's logits.
+struct DrawRequest {
+  int64_t row = 0;
+  SampleRow sample;                     // the runner fills its logits in
+  std::optional<int> num_top_logprobs;  // wanted beside that of the drawn id; nullopt: none at all
+};
+
+struct Draw {
+  Result<int32_t> id;
+  std::optional<TokenLogprobs> logprobs;
+};
+
+// A row of a step's logits that tells the probability of the prompt's next id.
+struct PromptRow {
+  int64_t row = 0;
+  int32_t id = 0;
+  int num_top = 0;
 };
 
 class Sampler {

@@ -90,6 +90,8 @@ net::awaitable<void> Service::handle(Exchange& exchange) {
     co_await complete(exchange, openai::Endpoint::kChat);
   } else if (request.path == "/v1/completions") {
     co_await complete(exchange, openai::Endpoint::kCompletion);
+  } else if (request.path == "/tokenize" || request.path == "/detokenize") {
+    co_await convert(exchange);
   } else {
     HttpResponse response = answer_now(request, exchange.draining());
     co_await exchange.respond(std::move(response));
@@ -97,9 +99,6 @@ net::awaitable<void> Service::handle(Exchange& exchange) {
 }
 
 HttpResponse Service::answer_now(const HttpRequest& request, bool draining) {
-  const auto from = [this](Result<std::string> body) {
-    return body.ok() ? HttpResponse{.body = std::move(body).value()} : refuse(body.error());
-  };
   if (request.path == "/health") return {.body = "{\"status\":\"ok\"}"};
   if (request.path == "/ready") {
     // A balancer should stop sending while what is here still ends.
@@ -110,8 +109,6 @@ HttpResponse Service::answer_now(const HttpRequest& request, bool draining) {
     return {.body = JsonWriter().begin_object().key("version").string(options_.version).end_object().take()};
   if (request.path == "/metrics")
     return {.content_type = std::string(Metrics::kContentType), .body = metrics_.exposition()};
-  if (request.path == "/tokenize") return from(openai::tokenize(request.body, model_));
-  if (request.path == "/detokenize") return from(openai::detokenize(request.body, model_));
   if (request.path == kModels) return {.body = models_json()};
   const std::string name = request.path.substr(kModels.size() + 1);
   if (const Status known = openai::check_model(name, model_); !known.ok()) return refuse(known.error());

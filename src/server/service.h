@@ -44,7 +44,9 @@ class Service {
 
   net::awaitable<void> complete(Exchange& exchange, openai::Endpoint endpoint);
   net::awaitable<Result<std::unique_ptr<openai::Prepared>>> prepare(Exchange& exchange,
-                                                                    openai::Endpoint endpoint);
+                                                                    openai::Endpoint endpoint,
+                                                                    const std::string& tenant);
+  net::awaitable<void> convert(Exchange& exchange);
   net::awaitable<void> answer_whole(Exchange& exchange, Pump& pump);
   net::awaitable<void> answer_stream(Exchange& exchange, Pump& pump);
   void record(Exchange& exchange, const Pump& pump);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Completions: body -> engine -> answer, whole or as it comes.
+// Completions: body -> engine -> answer, whole or as it comes. And text -> ids and back.
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <utility>
@@ -23,9 +23,28 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// The ids that sequences of this request share prefixes under: those of other keys never match.
-std::string cache_salt(const ApiKey& key, const std::optional<std::string>& wanted) {
-  return wanted ? key.id + '/' + *wanted : key.id;
+// Runs `work`, which returns a Result, on a worker. It owns what it needs: its client may be gone before it
+// is done.
+template <typename Work>
+net::awaitable<std::invoke_result_t<Work>> run_aside(net::thread_pool& workers, Exchange& exchange,
+                                                     Work work) {
+  struct Job {
+    Work work;
+    std::optional<std::invoke_result_t<Work>> outcome{};
+    std::atomic<bool> done{false};
+  };
+  const auto job = std::make_shared<Job>(std::move(work));
+  Waker waker = exchange.waker();
+  net::post(workers, [job, waker] {
+    job->outcome.emplace(job->work());
+    job->done.store(true, std::memory_order_release);
+    waker.wake();
+  });
+  while (!job->done.load(std::memory_order_acquire)) {
+    const WaitResult result = co_await exchange.wait();
+    if (result == WaitResult::kPeerGone) co_return Error{Errc::kStopped, "the client is gone"};
+  }
+  co_return std::move(*job->outcome);
 }
 
 }  // namespace
@@ -61,7 +80,8 @@ struct Service::Pump {
 net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endpoint) {
   const ApiKey* key = keys_.authenticate(exchange.request().headers.find("Authorization"));
   SPARROW_CHECK(key != nullptr);  // check_head() let it pass
-  auto prepared = co_await prepare(exchange, endpoint);
+  if (!keys_.empty()) exchange.annotate("key", key->name);
+  auto prepared = co_await prepare(exchange, endpoint, key->id);
   if (exchange.peer_gone()) co_return;
   if (!prepared.ok()) {
     HttpResponse response = refuse(prepared.error());
@@ -71,7 +91,6 @@ net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endp
   openai::Prepared& ready = **prepared;
   if (ready.warning) exchange.annotate("warning", ready.warning);
   ready.request.sampling.seed = ready.fields.seed ? *ready.fields.seed : next_seed();
-  ready.request.salt = cache_salt(*key, ready.fields.cache_salt);
   ready.request.queue_timeout = options_.queue_timeout;
 
   Admission admission = ApiKeys::admit(
@@ -106,30 +125,30 @@ net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endp
 }
 
 net::awaitable<Result<std::unique_ptr<openai::Prepared>>> Service::prepare(Exchange& exchange,
-                                                                           openai::Endpoint endpoint) {
-  using Outcome = Result<std::unique_ptr<openai::Prepared>>;
+                                                                           openai::Endpoint endpoint,
+                                                                           const std::string& tenant) {
   const std::string& body = exchange.request().body;
-  if (body.size() <= kInlineBytes) co_return openai::prepare(endpoint, body, model_);
+  if (body.size() <= kInlineBytes) co_return openai::prepare(endpoint, body, model_, tenant);
+  auto work = [this, endpoint, body, tenant] { return openai::prepare(endpoint, body, model_, tenant); };
+  co_return co_await run_aside(workers_, exchange, std::move(work));
+}
 
-  // The job owns what it reads: its client may be gone before it is done.
-  struct Job {
-    std::string body;
-    std::optional<Outcome> outcome;
-    std::atomic<bool> done{false};
+net::awaitable<void> Service::convert(Exchange& exchange) {
+  const HttpRequest& request = exchange.request();
+  const ApiKey* key = keys_.authenticate(request.headers.find("Authorization"));
+  SPARROW_CHECK(key != nullptr);  // check_head() let it pass
+  auto work = [this, to_ids = request.path == "/tokenize", body = request.body, tenant = key->id] {
+    return to_ids ? openai::tokenize(body, model_, tenant) : openai::detokenize(body, model_);
   };
-  const auto job = std::make_shared<Job>();
-  job->body = body;
-  Waker waker = exchange.waker();
-  net::post(workers_, [this, job, endpoint, waker] {
-    job->outcome.emplace(openai::prepare(endpoint, job->body, model_));
-    job->done.store(true, std::memory_order_release);
-    waker.wake();
-  });
-  while (!job->done.load(std::memory_order_acquire)) {
-    const WaitResult result = co_await exchange.wait();
-    if (result == WaitResult::kPeerGone) co_return Error{Errc::kStopped, "the client is gone"};
-  }
-  co_return std::move(*job->outcome);
+  Result<std::string> answer = Error{Errc::kStopped, ""};
+  if (request.body.size() <= kInlineBytes)
+    answer = work();
+  else
+    answer = co_await run_aside(workers_, exchange, std::move(work));
+  if (exchange.peer_gone()) co_return;
+  HttpResponse response =
+      answer.ok() ? HttpResponse{.body = std::move(answer).value()} : refuse(answer.error());
+  co_await exchange.respond(std::move(response));
 }
 
 HttpResponse Service::refuse_failure(const Error& failure) {
@@ -158,6 +177,7 @@ net::awaitable<void> Service::answer_whole(Exchange& exchange, Pump& pump) {
 net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
   std::string out;
   bool begun = false;
+  auto written_at = Clock::now();
   for (;;) {
     pump.take(counts_, exchange.request().received_at);
     const auto failure = pump.generation.failure();
@@ -174,6 +194,8 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
     }
     const bool ends = failure || pump.generation.finished();
     if (ends) out += openai::kDoneEvent;
+    // Also while tokens come that cannot be sent yet.
+    if (out.empty() && Clock::now() - written_at >= kKeepAlive) out += kKeepAliveEvent;
     if (!out.empty()) {
       if (!std::exchange(begun, true)) {
         HttpHeaders headers;
@@ -185,11 +207,11 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
       const bool written = co_await exchange.write(out);
       if (!written) co_return;
       out.clear();
+      written_at = Clock::now();
     }
     if (ends) break;
     const WaitResult result = co_await exchange.wait_for(kKeepAlive);
     if (result == WaitResult::kPeerGone) co_return;
-    if (result == WaitResult::kTimeout) out += kKeepAliveEvent;
   }
   pump.stream->cancel();
   co_await exchange.end_stream();
@@ -205,10 +227,10 @@ void Service::record(Exchange& exchange, const Pump& pump) {
     exchange.annotate("finish", "abandoned");
     return;
   }
-  const double seconds = seconds_since(exchange.request().received_at);
-  for (const std::string& reason : pump.generation.finish_reasons())
-    counts_.finished(reason, seconds, usage.prompt_tokens, usage.completion_tokens);
-  exchange.annotate("finish", pump.generation.finish_reasons()[0]);
+  const std::vector<std::string> reasons = pump.generation.finish_reasons();
+  counts_.finished(reasons, seconds_since(exchange.request().received_at), usage.prompt_tokens,
+                   usage.completion_tokens);
+  exchange.annotate("finish", reasons[0]);
 }
 
 }  // namespace sparrow

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/service_metrics.h"
 
+#include <algorithm>
+
 namespace sparrow {
 namespace {
 
@@ -49,8 +51,9 @@ ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std
   using Stats = const EngineStats&;
   gauge("vllm:num_requests_running", "Sequences in the running batch.",
         [](Stats s) { return s.running_sequences; });
+  // A request that the engine has not looked at yet waits as well.
   gauge("vllm:num_requests_waiting", "Sequences waiting to run.",
-        [](Stats s) { return s.waiting_sequences; });
+        [](Stats s) { return std::max(s.waiting_sequences, s.queued_requests); });
   gauge("vllm:kv_cache_usage_perc", "Part of the cache's blocks in use, 1 is all.",
         [](Stats s) { return fraction(s.blocks_in_use, s.blocks_total); });
   counter("vllm:prefix_cache_queries_total", "Prompt tokens looked for in the prefix cache.",
@@ -78,11 +81,13 @@ ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std
       .set(1);
 }
 
-void ServiceMetrics::finished(const std::string& reason, double seconds, int64_t prompt_tokens,
+void ServiceMetrics::finished(const std::vector<std::string>& reasons, double seconds, int64_t prompt_tokens,
                               int64_t completion_tokens) {
-  Metrics::Labels labels = labels_;
-  labels.emplace_back("finished_reason", reason);
-  metrics_.counter("vllm:request_success_total", "Requests that were answered, by their end.", labels).add();
+  for (const std::string& reason : reasons) {
+    Metrics::Labels labels = labels_;
+    labels.emplace_back("finished_reason", reason);
+    metrics_.counter("vllm:request_success_total", "Outputs that were answered, by their end.", labels).add();
+  }
   request_seconds_.observe(seconds);
   request_prompt_tokens_.observe(static_cast<double>(prompt_tokens));
   request_generation_tokens_.observe(static_cast<double>(completion_tokens));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "engine/engine.h"
 #include "server/metrics.h"
@@ -15,7 +16,9 @@ class ServiceMetrics {
   // Both must outlive this.
   ServiceMetrics(Metrics& metrics, const Engine& engine, const std::string& model_name);
 
-  void finished(const std::string& reason, double seconds, int64_t prompt_tokens, int64_t completion_tokens);
+  // A request, by the reasons why its outputs ended.
+  void finished(const std::vector<std::string>& reasons, double seconds, int64_t prompt_tokens,
+                int64_t completion_tokens);
   void rejected(const char* reason);
 
   Histogram& time_to_first_token;

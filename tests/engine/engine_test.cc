@@ -127,7 +127,8 @@ TEST(Engine, LogprobsAreThoseOfTheRowsOfTheModel) {
   sequence.ids = prompt;
   SequenceSlice slice{.sequence = &sequence, .num_tokens = 200, .logit_offsets = {}};
   for (int i = 0; i < 200; ++i) slice.logit_offsets.push_back(i);
-  const Tensor logits = runner.value()->run({&slice, 1}).value();
+  runner.value()->run({&slice, 1}).value();
+  const Tensor logits = runner.value()->logits();
 
   const auto engine = start_engine();
   Request request = greedy(prompt, 2);

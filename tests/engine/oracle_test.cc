@@ -70,7 +70,8 @@ ModelRun run_model(const Checkpoint& checkpoint, const std::vector<int32_t>& ids
     for (const int32_t position : positions)
       if (position >= begin && position < begin + slice.num_tokens)
         slice.logit_offsets.push_back(position - begin);
-    const Tensor logits = runner->run({&slice, 1}, &run.capture).value();
+    runner->run({&slice, 1}, &run.capture).value();
+    const Tensor logits = runner->logits();
     run.logits.insert(run.logits.end(), logits.as<float>(), logits.as<float>() + logits.numel());
   }
   const size_t vocab = checkpoint.config().vocab_size;
@@ -78,7 +79,8 @@ ModelRun run_model(const Checkpoint& checkpoint, const std::vector<int32_t>& ids
   for (int step = 0; step < options.decode; ++step) {
     sequence.ids.push_back(run.greedy_ids.back());
     const SequenceSlice slice{.sequence = &sequence, .num_tokens = 1, .logit_offsets = {0}};
-    const Tensor logits = runner->run({&slice, 1}).value();
+    runner->run({&slice, 1}).value();
+    const Tensor logits = runner->logits();
     run.greedy_logits.insert(run.greedy_logits.end(), logits.as<float>(), logits.as<float>() + vocab);
     run.greedy_ids.push_back(argmax({logits.as<float>(), vocab}).value());
   }
@@ -297,7 +299,8 @@ TEST(ModelRunner, ABatchGivesEachSequenceTheBitsItGetsAlone) {
       }
       left = !slices.empty();
       if (!left) break;
-      const Tensor out = runner->run(slices).value();
+      runner->run(slices).value();
+      const Tensor out = runner->logits();
       for (size_t i = 0; i < owners.size(); ++i) {
         const float* row = out.row<float>(static_cast<int64_t>(i));
         logits[owners[i]].assign(row, row + vocab);

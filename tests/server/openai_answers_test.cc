@@ -122,15 +122,19 @@ TEST_F(OpenAiAnswers, ToolCallsChangeTheFinishReason) {
   EXPECT_THAT(json, Not(HasSubstr("minimax")));
 }
 
-TEST_F(OpenAiAnswers, ANamedCallNeedsOnlyItsArguments) {
+TEST_F(OpenAiAnswers, ANamedCallEndsTheAnswer) {
   Generation generation = chat(
       R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"f"}})");
   const std::string ns = "]<]minimax[>[";
-  std::string streamed;
-  say(generation, ns + "<a>x" + ns + "</a>" + ns + "</invoke>and more", FinishReason::kStop, 0);
+  say(generation,
+      "<mm:think>so</mm:think>" + ns + "<tool_call>\n" + ns + "<invoke name=\"f\">" + ns + "<a>x" + ns +
+          "</a>" + ns + "</invoke>and more",
+      FinishReason::kStop, 0);
   EXPECT_TRUE(generation.finished());
   const std::string json = generation.response();
+  EXPECT_THAT(json, HasSubstr(R"("reasoning":"so")"));
   EXPECT_THAT(json, HasSubstr(R"("name":"f","arguments":"{\"a\":\"x\"}")"));
+  EXPECT_THAT(json, HasSubstr(R"("finish_reason":"tool_calls")"));
   EXPECT_THAT(json, Not(HasSubstr("and more")));
 }
 
@@ -209,6 +213,81 @@ TEST_F(OpenAiAnswers, EchoAndLogprobsOfACompletion) {
   EXPECT_THAT(json, HasSubstr(R"("text_offset":[0)"));
   EXPECT_THAT(json, HasSubstr(R"("token_logprobs":[null,-0.25)"));
   EXPECT_THAT(json, HasSubstr(R"("finish_reason":"length")"));
+}
+
+TEST_F(OpenAiAnswers, AnEchoedStreamAddsUpToTheWholeAnswer) {
+  // A character in several tokens: offsets count tokens, not what could be sent.
+  const std::string prompt = "the fox \xf0\x9f\x90\xa6", answer = "lazy \xf0\x9f\x90\xa6 dog";
+  const auto prompt_ids = tokenizer_.encode(prompt).value(), ids = tokenizer_.encode(answer).value();
+  const auto run = [&](Generation& generation, std::string* streamed) {
+    for (size_t i = 0; i < ids.size(); ++i)
+      for (int output = 0; output < 2; ++output) {
+        TokenEvent event{.output = output, .id = ids[i]};
+        event.logprobs = TokenLogprobs{.token = {ids[i], -0.5f}, .top = {{ids[i], -0.5f}}};
+        if (i == 0 && output == 0)
+          for (size_t p = 1; p < prompt_ids.size(); ++p)
+            event.prompt_logprobs.push_back({.token = {prompt_ids[p], -0.25f}, .top = {{7, -0.125f}}});
+        if (i + 1 == ids.size()) event.finish = FinishReason::kLength;
+        generation.take(std::move(event));
+        if (streamed) generation.append_chunks(*streamed);
+      }
+  };
+  const std::string fields = strf(R"("prompt":"{}","echo":true,"logprobs":1,"n":2)", prompt);
+  Generation whole = completion(fields), streaming = completion(fields + R"(,"stream":true)");
+  std::string out;
+  run(whole, nullptr);
+  run(streaming, &out);
+  const JsonDocument expected = JsonDocument::parse(whole.response(), "answer").value();
+  static constexpr std::array kLists = {"text_offset", "token_logprobs", "tokens", "top_logprobs"};
+  std::array<std::string, 2> texts;
+  std::array<std::array<std::string, 4>, 2> lists;
+  for (size_t at = 0, end; (end = out.find("\n\n", at)) != out.npos; at = end + 2) {
+    const JsonDocument chunk = JsonDocument::parse(out.substr(at + 6, end - at - 6), "chunk").value();
+    const Json choice = chunk.root().at("choices").value().element(0);
+    const size_t index = static_cast<size_t>(choice.at("index").value().as_int(0, 1).value());
+    texts[index] += choice.at("text").value().string_view();
+    for (size_t l = 0; l < kLists.size(); ++l) {
+      const Json list = choice.at("logprobs").value().at(kLists[l]).value();
+      for (size_t i = 0; i < list.size(); ++i) lists[index][l] += list.element(i).brief() + ' ';
+    }
+  }
+  for (size_t index = 0; index < 2; ++index) {
+    const Json choice = expected.root().at("choices").value().element(index);
+    EXPECT_EQ(texts[index], choice.at("text").value().string_view());
+    EXPECT_EQ(texts[index], prompt + answer);
+    for (size_t l = 0; l < kLists.size(); ++l) {
+      const Json list = choice.at("logprobs").value().at(kLists[l]).value();
+      EXPECT_EQ(list.size(), prompt_ids.size() + ids.size());
+      std::string all;
+      for (size_t i = 0; i < list.size(); ++i) all += list.element(i).brief() + ' ';
+      EXPECT_EQ(lists[index][l], all) << kLists[l];
+    }
+  }
+}
+
+TEST_F(OpenAiAnswers, TokensThatAreNotUtf8AreToldApartInLogprobs) {
+  Generation generation = completion(R"("prompt":"a","logprobs":4,"max_tokens":1)");
+  TokenEvent event{.output = 0, .id = 0xf0};  // the ids of bytes are the bytes
+  const int32_t unused = 300;                 // ids without a token decode to nothing
+  ASSERT_EQ(tokenizer_.bytes_of(unused).value(), "");
+  event.logprobs = TokenLogprobs{.token = {0xf0, -1.0f},
+                                 .top = {{0xf0, -1.0f}, {0x9f, -2.0f}, {unused, -3.0f}, {unused + 1, -4.0f}}};
+  event.finish = FinishReason::kLength;
+  generation.take(std::move(event));
+  const std::string json = generation.response();
+  EXPECT_THAT(json, HasSubstr(R"("tokens":["bytes:\\xf0"])"));
+  EXPECT_THAT(json, HasSubstr(R"("top_logprobs":[{"bytes:\\xf0":-1.0,"bytes:\\x9f":-2.0,"":-3.0}])"));
+}
+
+TEST_F(OpenAiAnswers, APromptIsEchoedThoughNothingIsGenerated) {
+  Generation generation = completion(R"("prompt":"the fox","echo":true,"max_tokens":0,"stream":true)");
+  TokenEvent event{.output = 0};
+  event.finish = FinishReason::kLength;
+  generation.take(std::move(event));
+  std::string out;
+  generation.append_chunks(out);
+  EXPECT_THAT(out, HasSubstr(R"("text":"the fox")"));
+  EXPECT_THAT(out, HasSubstr(R"("finish_reason":"length")"));
 }
 
 TEST_F(OpenAiAnswers, AFailedOutputIsAFailureOfTheRequest) {

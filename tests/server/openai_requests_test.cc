@@ -154,6 +154,13 @@ const BadField kBadFields[] = {
     {"NamedToolMissing",
      R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}})",
      "tool_choice.function.name", "one of the tools"},
+    {"PromptLogprobsInAStream", R"(,"stream":true,"prompt_logprobs":1)", "prompt_logprobs", "with stream"},
+    {"ForcedCallOfAllowedIds",
+     R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required","allowed_token_ids":[5])",
+     "allowed_token_ids", "tool_choice"},
+    {"ForcedCallOfAControlToken",
+     R"(,"tools":[{"type":"function","function":{"name":"[e~["}}],"tool_choice":"required")", "tools",
+     "cannot write"},
     {"ResponseFormatJson", R"(,"response_format":{"type":"json_object"})", "response_format.type",
      "not supported yet"},
     {"ChatTemplate", R"(,"chat_template":"{{ 1 }}")", "chat_template", "not taken from requests"},
@@ -237,15 +244,33 @@ TEST_F(OpenAiRequests, ToolChoiceNoneBansTheCallToken) {
   EXPECT_THAT(prepared->request.sampling.banned_ids, ElementsAre(*tokenizer_.id_of("<tool_call>")));
 }
 
-TEST_F(OpenAiRequests, AForcedCallIsBegunInThePrompt) {
+TEST_F(OpenAiRequests, AForcedCallIsAskedOfTheEngineAndNotOfThePrompt) {
   const std::string tools = R"(,"tools":[{"type":"function","function":{"name":"f"}}])";
   const auto free = chat(tools).value();
-  const auto named = chat(tools + R"(,"tool_choice":{"type":"function","function":{"name":"f"}})").value();
-  EXPECT_THAT(named->answer.begun, HasSubstr("name=\"f\">"));
-  EXPECT_TRUE(named->answer.single_call);
-  EXPECT_GT(named->num_prompt_tokens(), free->num_prompt_tokens());
-  const auto required = chat(tools + R"(,"tool_choice":"required")").value();
-  EXPECT_TRUE(required->answer.begun.ends_with("name=\""));
+  EXPECT_FALSE(free->request.constraint);
+  for (const char* choice : {R"("required")", R"({"type":"function","function":{"name":"f"}})"}) {
+    const auto forced = chat(tools + R"(,"tool_choice":)" + choice).value();
+    EXPECT_EQ(forced->request.prompts, free->request.prompts);
+    ASSERT_TRUE(forced->request.constraint);
+    EXPECT_EQ(forced->answer.single_call, choice[0] == '{');
+  }
+}
+
+TEST_F(OpenAiRequests, AForcedCallMayBeThoughtAboutAsTheModeSays) {
+  const auto first_ids = [&](const std::string& extra) {
+    const auto prepared =
+        chat(R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required")" + extra)
+            .value();
+    const auto constraint = prepared->request.constraint->copy();
+    const NextIds next = constraint->next_ids();
+    EXPECT_EQ(next.end, NextIds::End::kBanned);
+    return std::vector<int32_t>(next.allowed.begin(), next.allowed.end());
+  };
+  const int32_t marker = *tokenizer_.id_of("]<]minimax[>["), open = *tokenizer_.id_of("<mm:think>"),
+                close = *tokenizer_.id_of("</mm:think>");
+  EXPECT_THAT(first_ids(""), ElementsAre(open, close, marker));
+  EXPECT_THAT(first_ids(R"(,"chat_template_kwargs":{"thinking_mode":"enabled"})"), ElementsAre());
+  EXPECT_THAT(first_ids(R"(,"chat_template_kwargs":{"thinking_mode":"disabled"})"), ElementsAre(marker));
 }
 
 TEST_F(OpenAiRequests, ThinkingStartsInsideReasoningWhenEnabled) {

@@ -4,8 +4,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 
 #include <thread>
+#include <vector>
 
 #include "kv/block_table.h"
 #include "support/engine_model.h"
@@ -167,6 +169,16 @@ TEST_F(ServiceTest, MetricsHaveTheNamesThatDashboardsKnow) {
     EXPECT_THAT(text, HasSubstr(name));
 }
 
+TEST_F(ServiceTest, ARequestOfSeveralOutputsIsCountedOnce) {
+  start();
+  ASSERT_EQ(chat(R"(,"max_tokens":5,"n":3)").status, 200);
+  const std::string text = ask(get_request("/metrics")).body;
+  EXPECT_THAT(text, HasSubstr("vllm:request_success_total{model_name=\"m3\",finished_reason=\"length\"} 3"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_generation_tokens_count{model_name=\"m3\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_generation_tokens_sum{model_name=\"m3\"} 15\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:e2e_request_latency_seconds_count{model_name=\"m3\"} 1\n"));
+}
+
 TEST_F(ServiceTest, AKeyIsNeededWhereThereAreKeys) {
   ASSERT_TRUE(keys_.add("secret-key-1").ok());
   start();
@@ -206,6 +218,27 @@ TEST_F(ServiceTest, PrefixesAreNotSharedBetweenKeys) {
   EXPECT_FALSE(cached("key-b"));
   EXPECT_FALSE(cached("key-a", R"(,"cache_salt":"other")"));
   EXPECT_TRUE(cached("key-b"));
+}
+
+// A text that was tokenised before takes less time: only the key that sent it may notice.
+TEST_F(ServiceTest, KnownTextsAreNotSharedBetweenKeys) {
+  ASSERT_TRUE(keys_.add("key-a").ok());
+  ASSERT_TRUE(keys_.add("key-b").ok());
+  start();
+  std::string text;
+  while (text.size() < 12'000) text += "the quick brown fox jumps over the lazy dog ";
+  const auto newly_encoded = [&](const char* path, const char* key, const std::string& more = "") {
+    const uint64_t before = cache_.encoded_bytes();
+    const std::string body = R"({"prompt":")" + text + '"' + more + '}';
+    ask(post_request(path, body, std::string("Authorization: Bearer ") + key + "\r\n"));
+    return cache_.encoded_bytes() - before;
+  };
+  EXPECT_EQ(newly_encoded("/tokenize", "key-a"), text.size());
+  EXPECT_EQ(newly_encoded("/tokenize", "key-a"), 0u);
+  EXPECT_EQ(newly_encoded("/v1/completions", "key-a"), 0u);
+  EXPECT_EQ(newly_encoded("/tokenize", "key-b"), text.size());
+  EXPECT_EQ(newly_encoded("/v1/completions", "key-b"), 0u);
+  EXPECT_EQ(newly_encoded("/v1/completions", "key-a", R"(,"cache_salt":"other")"), text.size());
 }
 
 TEST_F(ServiceTest, AKeyMayHoldOnlySoMuch) {
@@ -321,6 +354,24 @@ TEST_F(ServiceTest, LargePromptsArePreparedAsideAndAnswered) {
       ask(post_request("/v1/chat/completions", chat_body(R"(,"max_tokens":1)", text)));
   EXPECT_EQ(response.status, 400);  // more than 2,048 tokens, told with the numbers
   EXPECT_THAT(response.body, HasSubstr("2048"));
+}
+
+// Both io threads have such texts to answer; others need not wait for them.
+TEST_F(ServiceTest, LargeTextsHoldNobodyUp) {
+  start();
+  std::string text;
+  while (text.size() < (4 << 20)) text += "the quick brown fox jumps over the lazy dog ";
+  std::vector<RawClient> slow;
+  for (int i = 0; i < 4; ++i) {
+    slow.emplace_back(server_->port());
+    slow.back().send(post_request("/tokenize", strf(R"({{"prompt":"{}{}"}})", i, text)));
+  }
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(ask(get_request("/health")).status, 200);
+  for (size_t i : {2, 3}) {
+    pollfd readable{.fd = slow[i].fd(), .events = POLLIN};
+    EXPECT_EQ(::poll(&readable, 1, 0), 0) << "text " << i << " was answered first";
+  }
+  for (RawClient& client : slow) EXPECT_EQ(client.read_response(false, std::chrono::seconds(60)).status, 200);
 }
 
 }  // namespace

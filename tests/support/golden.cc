@@ -4,10 +4,16 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <limits>
 #include <set>
 
 namespace sparrow::test {
+
+std::filesystem::path golden_dir() {
+  const char* moved = std::getenv("SPARROW_GOLDEN_DIR");
+  return moved ? moved : SPARROW_GOLDEN_DIR;
+}
 
 TensorFile::TensorFile(const std::filesystem::path& path) : file_(SafetensorsFile::open(path).value()) {}
 

@@ -12,9 +12,8 @@
 
 namespace sparrow::test {
 
-inline std::filesystem::path golden_dir() {
-  return SPARROW_GOLDEN_DIR;
-}
+// SPARROW_GOLDEN_DIR in the environment moves it: tests may run on another machine than they were built on.
+std::filesystem::path golden_dir();
 
 // Tensors of a safetensors file as vectors. A missing tensor or a wrong type fails the test and gives an
 // empty vector.

@@ -2,22 +2,17 @@
 #include "server/openai/answer.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 namespace sparrow::openai {
 
 Answer::Answer(const Tokenizer& tokenizer, const AnswerOptions& options)
     : detokenizer_(tokenizer), stop_(options.stop, options.include_stop), single_call_(options.single_call) {
-  if (!options.parser) return;
-  parser_.emplace(*options.parser);
-  parser_->feed(options.begun, begun_);
+  if (options.parser) parser_.emplace(*options.parser);
 }
 
 bool Answer::take(TokenEvent event, std::vector<OutputDelta>& deltas) {
   if (finished_) return false;
-  std::move(begun_.begin(), begun_.end(), std::back_inserter(deltas));
-  begun_.clear();
   num_cached_tokens_ = std::max(num_cached_tokens_, event.cached_tokens);
   if (!event.prompt_logprobs.empty()) prompt_logprobs_ = std::move(event.prompt_logprobs);
   if (event.id) {

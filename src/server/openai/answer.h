@@ -20,7 +20,6 @@ struct AnswerOptions {
   std::vector<std::string> stop;
   bool include_stop = false;
   std::optional<OutputParserOptions> parser;  // nullopt: all text is content
-  std::string begun;                          // what the prompt holds of the answer already
   bool single_call = false;                   // the answer ends after its first tool call
 };
 
@@ -55,7 +54,6 @@ class Answer {
   Detokenizer detokenizer_;
   StopStrings stop_;
   std::optional<OutputParser> parser_;
-  std::vector<OutputDelta> begun_;  // of what the prompt held; goes out with the first event
   bool single_call_;
   bool finished_ = false;
   bool hit_length_ = false;

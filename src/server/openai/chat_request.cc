@@ -5,7 +5,6 @@
 #include <array>
 
 #include "text/output/output_parser.h"
-#include "text/output/tool_markup.h"
 
 namespace sparrow::openai {
 namespace {
@@ -81,8 +80,7 @@ bool has_late_system_message(const Json& messages) {
 
 bool has_tool(const Json& tools, std::string_view name) {
   for (size_t i = 0; i < tools.size(); ++i)
-    if (const auto function = tools.element(i).find("function"))
-      if (const auto found = function->find("name"); found && found->string_view() == name) return true;
+    if (tool_name(tools, i) == name) return true;
   return false;
 }
 
@@ -154,10 +152,16 @@ Status read_logprobs(const Json& body, const Defaults& defaults, ChatRequest& re
 
 }  // namespace
 
+std::string tool_name(const Json& tools, size_t index) {
+  return std::string(tools.element(index).find("function")->find("name")->string_view());
+}
+
 Result<ChatRequest> read_chat_request(const Json& body, const Defaults& defaults) {
   GenerationFields fields = SPARROW_TRY(read_generation_fields(body, defaults, kOwnFields));
   SPARROW_TRY(check_refused(body));
-  ChatRequest request{.fields = std::move(fields), .messages = SPARROW_TRY(body.at("messages"))};
+  // Not inside the braces: members that are made by then would not be destroyed.
+  const Json messages = SPARROW_TRY(body.at("messages"));
+  ChatRequest request{.fields = std::move(fields), .messages = messages};
   SPARROW_TRY(check_text_only(request.messages));
   request.drops_system_message = has_late_system_message(request.messages);
   SPARROW_TRY(read_tools(body, request));
@@ -186,15 +190,8 @@ Result<ChatPrompt> render_prompt(const ChatRequest& request, const ChatTemplate&
   ChatPrompt prompt;
   prompt.text = SPARROW_TRY(chat_template.render(input));
   prompt.starts_in_reasoning = prompt.text.ends_with(kThinkOpen);
-  if (!request.forces_call()) return prompt;
-
-  // The call is begun for the model, which has no other way then but to go on with it. Thinking ends first.
-  if (!prompt.text.ends_with(kThinkClose)) prompt.text += kThinkClose;
-  prompt.starts_in_reasoning = false;
-  prompt.begun_answer = strf("{}<{}>\n{}<{} name=\"", kToolMarker, kToolCallTag, kToolMarker, kInvokeTag);
-  if (request.tool_choice == ChatRequest::ToolChoice::kNamed)
-    prompt.begun_answer += request.tool_name + "\">";
-  prompt.text += prompt.begun_answer;
+  prompt.may_think =
+      prompt.starts_in_reasoning || (request.add_generation_prompt && !prompt.text.ends_with(kThinkClose));
   return prompt;
 }
 

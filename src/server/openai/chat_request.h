@@ -30,19 +30,21 @@ struct ChatRequest {
 
   bool drops_system_message = false;  // one after the first position, which the template does not render
 
-  // The answer must begin with a tool call.
+  // The answer must hold a tool call.
   bool forces_call() const {
     return tool_choice == ToolChoice::kRequired || tool_choice == ToolChoice::kNamed;
   }
 };
+
+// The name of one of the tools that were read.
+std::string tool_name(const Json& tools, size_t index);
 
 Result<ChatRequest> read_chat_request(const Json& body, const Defaults& defaults);
 
 struct ChatPrompt {
   std::string text;
   bool starts_in_reasoning = false;  // the prompt ends inside a thinking block
-  // What the prompt already holds of the answer: a forced call. The parser reads it before the first token.
-  std::string begun_answer;
+  bool may_think = false;            // or leaves it to the model whether there is one
 };
 
 Result<ChatPrompt> render_prompt(const ChatRequest& request, const ChatTemplate& chat_template);

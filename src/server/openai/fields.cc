@@ -224,6 +224,7 @@ Result<GenerationFields> read_generation_fields(const Json& body, const Defaults
   SPARROW_TRY(read_sampling(body, defaults, fields));
   SPARROW_TRY(read_lengths(body, defaults, fields));
   if (const auto count = body.find("prompt_logprobs")) {
+    if (fields.stream) return count->error("is not supported with stream");
     fields.request.prompt_logprobs = SPARROW_TRY(read_logprob_count(*count, defaults));
     fields.wants_prompt_logprobs = true;
   }

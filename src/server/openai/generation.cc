@@ -100,12 +100,19 @@ void Generation::append_chunk(std::string& out, int index) {
     part.finish_reason = output.answer.finish_reason();
     part.stop_string = output.answer.stop_string();
   }
+  const bool echoes = prepared_->echo && part.first;
+  if (echoes) {
+    const size_t n = static_cast<size_t>(prepared_->request.n), prompt = static_cast<size_t>(index) / n;
+    part.echoed_text = prepared_->prompt_texts[prompt];
+    part.echoed_ids = prepared_->request.prompts[prompt];
+    // The engine's first event of a prompt is that of its first choice.
+    part.prompt_logprobs = answers_[prompt * n].answer.prompt_logprobs();
+  }
   if (chat) {
     append_chat_chunks(out, head_, part, usage());
-  } else if (!output.deltas.empty() || !output.logprobs.empty() || ends) {
-    append_completion_chunk(out, head_, part, usage());
+  } else if (echoes || !output.deltas.empty() || !output.logprobs.empty() || ends) {
+    output.text_offset = append_completion_chunk(out, head_, part, usage());
   }
-  for (const OutputDelta& delta : output.deltas) output.text_offset += num_characters(delta.text);
   output.deltas.clear();
   output.logprobs.clear();
 }

@@ -7,6 +7,7 @@
 #include "base/json_writer.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/completion_request.h"
+#include "text/output/call_guide.h"
 
 namespace sparrow::openai {
 namespace {
@@ -14,8 +15,10 @@ namespace {
 // Without the tag's token the model cannot begin a call.
 constexpr std::string_view kCallToken = "<tool_call>";
 
-Result<std::vector<int32_t>> encode(const ServedModel& model, std::string_view text) {
-  return model.encode_cache.encode(text);
+// The salt of everything that is cached of a request.
+void set_salt(Prepared& prepared, std::string_view tenant) {
+  prepared.request.salt = tenant;
+  if (prepared.fields.cache_salt) prepared.request.salt += '/' + *prepared.fields.cache_salt;
 }
 
 // What is left of the context, where the request does not say.
@@ -43,7 +46,52 @@ Status set_max_tokens(Prepared& prepared, const Defaults& defaults) {
   return Ok{};
 }
 
-Status prepare_chat(const Json& body, const ServedModel& model, Prepared& prepared) {
+// The guide as the engine asks it.
+class CallConstraint final : public TokenConstraint {
+ public:
+  explicit CallConstraint(std::shared_ptr<const CallGuide> guide)
+      : guide_(std::move(guide)), state_(*guide_) {}
+
+  std::unique_ptr<TokenConstraint> copy() const override { return std::make_unique<CallConstraint>(*this); }
+  NextIds next_ids() override {
+    using End = NextIds::End;
+    return {.allowed = state_.allowed(),
+            .end = state_.done()   ? End::kOnly
+                   : state_.lost() ? End::kFree
+                                   : End::kBanned};
+  }
+  void advance(int32_t id) override { state_.advance(id); }
+
+ private:
+  std::shared_ptr<const CallGuide> guide_;  // that of all outputs of the request
+  CallGuide::State state_;
+};
+
+// The model may think as its mode says, and has to call a tool then.
+Status force_call(const ChatRequest& chat, const ChatPrompt& prompt, const ServedModel& model,
+                  Prepared& prepared) {
+  if (!prepared.request.sampling.allowed_ids.empty())
+    return Error{Errc::kInvalidArgument,
+                 "allowed_token_ids cannot be combined with a tool_choice that forces a call",
+                 "allowed_token_ids"};
+  using Start = CallGuideOptions::Start;
+  CallGuideOptions options{.tools = &prepared.tools,
+                           .vocab_size = model.defaults.vocab_size,
+                           .several = !prepared.answer.single_call};
+  options.start = prompt.starts_in_reasoning ? Start::kThinking
+                  : prompt.may_think         ? Start::kOpen
+                                             : Start::kCall;
+  if (chat.tool_choice == ChatRequest::ToolChoice::kNamed) {
+    options.names.push_back(chat.tool_name);
+  } else {
+    for (size_t i = 0; i < chat.tools->size(); ++i) options.names.push_back(tool_name(*chat.tools, i));
+  }
+  auto guide = std::make_shared<const CallGuide>(SPARROW_TRY(CallGuide::create(model.tokenizer, options)));
+  prepared.request.constraint = std::make_shared<const CallConstraint>(std::move(guide));
+  return Ok{};
+}
+
+Status prepare_chat(const Json& body, const ServedModel& model, std::string_view tenant, Prepared& prepared) {
   ChatRequest chat = SPARROW_TRY(read_chat_request(body, model.defaults));
   SPARROW_TRY(check_model(chat.fields.model, model));
   if (!model.chat_template)
@@ -52,7 +100,9 @@ Status prepare_chat(const Json& body, const ServedModel& model, Prepared& prepar
   if (chat.drops_system_message) prepared.warning = "late-system-message-not-rendered";
   prepared.fields = std::move(chat.fields);
   prepared.request = std::move(prepared.fields.request);
-  prepared.request.prompts.push_back(SPARROW_TRY(encode(model, prompt.text)));
+  set_salt(prepared, tenant);
+  prepared.request.prompts.push_back(
+      SPARROW_TRY(model.encode_cache.encode(prompt.text, prepared.request.salt)));
   prepared.tools = std::move(chat.tool_set);
 
   // Calls are parsed also where there were no tools: their markers are never content.
@@ -60,27 +110,26 @@ Status prepare_chat(const Json& body, const ServedModel& model, Prepared& prepar
                                                .starts_in_reasoning = prompt.starts_in_reasoning,
                                                .parse_tools = model.parse_tools,
                                                .tools = &prepared.tools};
-  prepared.answer.begun = prompt.begun_answer;
   prepared.answer.single_call =
       !chat.parallel_tool_calls || chat.tool_choice == ChatRequest::ToolChoice::kNamed;
   if (chat.tool_choice == ChatRequest::ToolChoice::kNone)
     if (const auto id = model.tokenizer.id_of(kCallToken))
       prepared.request.sampling.banned_ids.push_back(*id);
-  return Ok{};
+  return chat.forces_call() ? force_call(chat, prompt, model, prepared) : Ok{};
 }
 
-Status prepare_completion(const Json& body, const ServedModel& model, Prepared& prepared) {
+Status prepare_completion(const Json& body, const ServedModel& model, std::string_view tenant,
+                          Prepared& prepared) {
   CompletionRequest completion = SPARROW_TRY(read_completion_request(body, model.defaults));
   SPARROW_TRY(check_model(completion.fields.model, model));
   prepared.fields = std::move(completion.fields);
   prepared.request = std::move(prepared.fields.request);
+  set_salt(prepared, tenant);
   prepared.echo = completion.echo;
-  if (prepared.echo && prepared.fields.stream)
-    return Error{Errc::kUnsupported, "echo is not supported with stream", "echo"};
   for (auto& prompt : completion.prompts) {
     std::vector<int32_t> ids;
     if (auto* text = std::get_if<std::string>(&prompt)) {
-      ids = SPARROW_TRY(encode(model, *text));
+      ids = SPARROW_TRY(model.encode_cache.encode(*text, prepared.request.salt));
       if (ids.empty())
         return Error{Errc::kInvalidArgument, "prompt must hold at least one token, got \"\"", "prompt"};
       if (prepared.echo) prepared.prompt_texts.push_back(std::move(*text));
@@ -133,16 +182,16 @@ Status check_model(const std::optional<std::string>& name, const ServedModel& mo
                "model"};
 }
 
-Result<std::unique_ptr<Prepared>> prepare(Endpoint endpoint, std::string_view body,
-                                          const ServedModel& model) {
+Result<std::unique_ptr<Prepared>> prepare(Endpoint endpoint, std::string_view body, const ServedModel& model,
+                                          std::string_view tenant) {
   JsonDocument document = SPARROW_TRY(JsonDocument::parse(body, "the request's body", kBodyLimits));
   auto prepared =
       std::unique_ptr<Prepared>(new Prepared{.endpoint = endpoint, .document = std::move(document)});
   const Json root = prepared->document.root();
   if (endpoint == Endpoint::kChat) {
-    SPARROW_TRY(prepare_chat(root, model, *prepared));
+    SPARROW_TRY(prepare_chat(root, model, tenant, *prepared));
   } else {
-    SPARROW_TRY(prepare_completion(root, model, *prepared));
+    SPARROW_TRY(prepare_completion(root, model, tenant, *prepared));
   }
   prepared->answer.stop = prepared->fields.stop;
   prepared->answer.include_stop = prepared->fields.include_stop_in_output;
@@ -150,7 +199,7 @@ Result<std::unique_ptr<Prepared>> prepare(Endpoint endpoint, std::string_view bo
   return prepared;
 }
 
-Result<std::string> tokenize(std::string_view body, const ServedModel& model) {
+Result<std::string> tokenize(std::string_view body, const ServedModel& model, std::string_view tenant) {
   static constexpr std::array<std::string_view, 9> kFields = {"model",
                                                               "prompt",
                                                               "messages",
@@ -166,7 +215,8 @@ Result<std::string> tokenize(std::string_view body, const ServedModel& model) {
   if (const auto name = root.find("model")) SPARROW_TRY(check_model(SPARROW_TRY(name->as_string()), model));
   SPARROW_TRY(root.bool_or("add_special_tokens", true));  // the tokenizer adds none in either case
   const bool strings = SPARROW_TRY(root.bool_or("return_token_strs", false));
-  const std::vector<int32_t> ids = SPARROW_TRY(encode(model, SPARROW_TRY(text_to_tokenize(root, model))));
+  const std::string text = SPARROW_TRY(text_to_tokenize(root, model));
+  const std::vector<int32_t> ids = SPARROW_TRY(model.encode_cache.encode(text, tenant));
   JsonWriter json;
   json.begin_object().key("count").integer(ids.size());
   json.key("max_model_len").integer(model.defaults.max_model_tokens);

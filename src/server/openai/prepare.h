@@ -49,14 +49,16 @@ struct Prepared {
 
 inline constexpr JsonLimits kBodyLimits{.max_bytes = size_t{64} << 20, .max_depth = 64};
 
-// Errc::kNotFound: the model that was asked for is not served.
-Result<std::unique_ptr<Prepared>> prepare(Endpoint endpoint, std::string_view body, const ServedModel& model);
+// Errc::kNotFound: the model that was asked for is not served. What is cached of the request is of use to
+// others of the same tenant only, and of the same cache_salt where there is one.
+Result<std::unique_ptr<Prepared>> prepare(Endpoint endpoint, std::string_view body, const ServedModel& model,
+                                          std::string_view tenant = "");
 
 // Error where `name` is given and not one of the model's names.
 Status check_model(const std::optional<std::string>& name, const ServedModel& model);
 
 // The bodies of the answers to /tokenize and /detokenize.
-Result<std::string> tokenize(std::string_view body, const ServedModel& model);
+Result<std::string> tokenize(std::string_view body, const ServedModel& model, std::string_view tenant = "");
 Result<std::string> detokenize(std::string_view body, const ServedModel& model);
 
 }  // namespace sparrow::openai

@@ -2,10 +2,12 @@
 #include "server/openai/response.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "base/json_writer.h"
 #include "base/strf.h"
+#include "base/utf8.h"
 
 namespace sparrow::openai {
 namespace {
@@ -15,6 +17,16 @@ using Kind = OutputDelta::Kind;
 // The text of one token; what is not UTF-8 alone becomes U+FFFD, and its bytes are told beside it.
 std::string token_text(const Tokenizer& tokenizer, int32_t id) {
   return tokenizer.decode(std::span(&id, 1)).value();
+}
+
+// The name of a token in the maps of text completions, which tells all tokens apart: as OpenAI writes it, the
+// bytes where they are not UTF-8.
+std::string token_name(const Tokenizer& tokenizer, int32_t id) {
+  const std::string_view bytes = tokenizer.bytes_of(id).value();
+  if (valid_utf8_prefix(bytes) == bytes.size()) return std::string(bytes);
+  std::string name = "bytes:";
+  for (const char byte : bytes) name += strf("\\x{:02x}", static_cast<unsigned char>(byte));
+  return name;
 }
 
 void write_usage(JsonWriter& json, const Usage& usage) {
@@ -75,23 +87,29 @@ void write_chat_logprobs(JsonWriter& json, const Tokenizer& tokenizer, bool want
   json.end_array().end_object();
 }
 
-// The four parallel lists of text completions. The first prompt token has no log-probability.
-void write_completion_logprobs(JsonWriter& json, const Tokenizer& tokenizer, bool wanted,
-                               std::span<const int32_t> echoed_ids,
-                               std::span<const TokenLogprobs> prompt_logprobs,
-                               std::span<const TokenLogprobs> logprobs, int64_t offset) {
+// Of valid UTF-8.
+int64_t num_characters(std::string_view text) {
+  return std::count_if(text.begin(), text.end(),
+                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
+}
+
+// The four parallel lists of text completions. The first prompt token has no log-probability. Returns the
+// offset of what comes next.
+int64_t write_completion_logprobs(JsonWriter& json, const Tokenizer& tokenizer, bool wanted,
+                                  std::span<const int32_t> echoed_ids,
+                                  std::span<const TokenLogprobs> prompt_logprobs,
+                                  std::span<const TokenLogprobs> logprobs, int64_t offset) {
   json.key("logprobs");
   if (!wanted) {
     json.null();
-    return;
+    return offset;
   }
   JsonWriter offsets, values, tokens, tops;
   for (JsonWriter* list : {&offsets, &values, &tokens, &tops}) list->begin_array();
   const auto add = [&](int32_t id, const TokenLogprobs* entry) {
-    const std::string text = token_text(tokenizer, id);
     offsets.integer(offset);
-    offset += num_characters(text);
-    tokens.string(text);
+    offset += num_characters(token_text(tokenizer, id));
+    tokens.string(token_name(tokenizer, id));
     if (!entry) {
       values.null();
       tops.null();
@@ -99,7 +117,10 @@ void write_completion_logprobs(JsonWriter& json, const Tokenizer& tokenizer, boo
     }
     values.number(entry->token.logprob);
     tops.begin_object();
-    for (const TokenLogprob& top : entry->top) tops.key(token_text(tokenizer, top.id)).number(top.logprob);
+    std::set<std::string> names;  // tokens that mean nothing have the same: the most probable one stands
+    for (const TokenLogprob& top : entry->top)
+      if (const auto [name, is_new] = names.insert(token_name(tokenizer, top.id)); is_new)
+        tops.key(*name).number(top.logprob);
     tops.end_object();
   };
   for (size_t i = 0; i < echoed_ids.size(); ++i)
@@ -112,6 +133,7 @@ void write_completion_logprobs(JsonWriter& json, const Tokenizer& tokenizer, boo
   json.key("tokens").raw(tokens.text());
   json.key("top_logprobs").raw(tops.text());
   json.end_object();
+  return offset;
 }
 
 // As vLLM writes them: null for the first token, then for each one a map from ids.
@@ -273,22 +295,24 @@ void append_chat_chunks(std::string& out, const ResponseHead& head, const ChunkP
                     [](JsonWriter& json) { json.key("delta").begin_object().end_object(); });
 }
 
-void append_completion_chunk(std::string& out, const ResponseHead& head, const ChunkPart& part,
-                             const Usage& usage) {
-  std::string text;
+int64_t append_completion_chunk(std::string& out, const ResponseHead& head, const ChunkPart& part,
+                                const Usage& usage) {
+  std::string text(part.echoed_text);
   for (const OutputDelta& delta : part.deltas) text += delta.text;
   JsonWriter json;
   write_head(json, head, "text_completion");
   json.key("choices").begin_array().begin_object().key("index").integer(part.index);
   json.key("text").string(text);
-  write_completion_logprobs(json, *head.tokenizer, part.wants_logprobs, {}, {}, part.logprobs,
-                            part.text_offset);
+  const int64_t next_offset =
+      write_completion_logprobs(json, *head.tokenizer, part.wants_logprobs, part.echoed_ids,
+                                part.prompt_logprobs, part.logprobs, part.text_offset);
   write_string_or_null(json, "finish_reason", part.finish_reason);
   write_string_or_null(json, "stop_reason", part.stop_string);
   json.end_object().end_array();
   write_stream_usage(json, head, usage);
   json.end_object();
   append_event(out, json.text());
+  return next_offset;
 }
 
 void append_usage_chunk(std::string& out, const ResponseHead& head, bool chat, const Usage& usage) {
@@ -298,11 +322,6 @@ void append_usage_chunk(std::string& out, const ResponseHead& head, bool chat, c
   write_usage(json, usage);
   json.end_object();
   append_event(out, json.text());
-}
-
-int64_t num_characters(std::string_view text) {
-  return std::count_if(text.begin(), text.end(),
-                       [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
 void append_event(std::string& out, std::string_view json) {

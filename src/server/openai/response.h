@@ -55,19 +55,23 @@ struct ChunkPart {
   bool wants_logprobs = false;
   std::string_view finish_reason;  // empty: goes on
   std::string_view stop_string;
-  int64_t text_offset = 0;  // text completions: characters before this chunk
+  // Text completions.
+  int64_t text_offset = 0;  // characters of the tokens before this chunk
+  // With echo, the prompt goes before the first chunk's own text.
+  std::string_view echoed_text = {};
+  std::span<const int32_t> echoed_ids = {};
+  std::span<const TokenLogprobs> prompt_logprobs = {};
 };
 
 // "data: {...}\n\n", several of them where one message cannot hold the deltas.
 void append_chat_chunks(std::string& out, const ResponseHead& head, const ChunkPart& part,
                         const Usage& usage);
-void append_completion_chunk(std::string& out, const ResponseHead& head, const ChunkPart& part,
-                             const Usage& usage);
+// Returns the text_offset of the chunk after this one.
+int64_t append_completion_chunk(std::string& out, const ResponseHead& head, const ChunkPart& part,
+                                const Usage& usage);
 // The chunk that only says the usage.
 void append_usage_chunk(std::string& out, const ResponseHead& head, bool chat, const Usage& usage);
 void append_event(std::string& out, std::string_view json);
-// Characters of valid UTF-8, which is how text completions count offsets.
-int64_t num_characters(std::string_view text);
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
 
 }  // namespace sparrow::openai

@@ -201,6 +201,38 @@ bool Schema::declares_members() const {
   return false;
 }
 
+void Schema::add_property_names(int& budget, std::vector<std::string>& out) const {
+  for (const Json& facet : facets_)
+    if (const auto properties = facet.find("properties"); properties && properties->is_object())
+      for (size_t i = 0; i < properties->size(); ++i) out.emplace_back(properties->key(i));
+  const auto list = union_list();
+  for (size_t i = 0; list && i < list->size() && budget > 0; ++i) {
+    --budget;
+    Schema(list->element(i), *root_).add_property_names(budget, out);
+  }
+}
+
+std::vector<std::string> Schema::property_names() const {
+  std::vector<std::string> out;
+  int budget = kMaxAlternatives;
+  add_property_names(budget, out);
+  return out;
+}
+
+std::vector<std::string> Schema::required_names() const {
+  std::vector<std::string> out;
+  for (const Json& facet : facets_)
+    if (const auto list = facet.find("required"); list && list->is_array())
+      for (size_t i = 0; i < list->size(); ++i)
+        if (const Json name = list->element(i); name.is_string()) out.push_back(name.as_string().value());
+  return out;
+}
+
+bool Schema::allows_other_members() const {
+  const auto additional = find("additionalProperties");
+  return is_true(additional) || (additional && additional->is_object()) || find("patternProperties");
+}
+
 Schema Schema::item(size_t index) const {
   const auto items = find("items");
   for (const auto& tuple : {find("prefixItems"), items})

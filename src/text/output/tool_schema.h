@@ -44,6 +44,11 @@ class Schema {
   bool declares_property(std::string_view name) const;
   // Whether anything at all is said about members.
   bool declares_members() const;
+  // Of an object: the members that are declared, those of all alternatives; the ones that must be there; and
+  // whether it says that there may be others.
+  std::vector<std::string> property_names() const;
+  std::vector<std::string> required_names() const;
+  bool allows_other_members() const;
   // Of an array's element: prefixItems (or a list in items), then items.
   Schema item(size_t index) const;
   // The values of enum and const.
@@ -56,6 +61,7 @@ class Schema {
   std::optional<Json> find(std::string_view key) const;
   std::optional<Json> union_list() const;
   std::optional<Schema> declared_property(std::string_view name, int& budget) const;
+  void add_property_names(int& budget, std::vector<std::string>& out) const;
 
   std::vector<Json> facets_;
   std::optional<Json> root_;

@@ -26,10 +26,10 @@ size_t common_prefix(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-Result<std::vector<int32_t>> EncodeCache::encode(std::string_view text) {
+Result<std::vector<int32_t>> EncodeCache::encode(std::string_view text, std::string_view salt) {
   if (text.size() < kMinBytes || !tokenizer_.checkpoint_margin()) return tokenizer_.encode(text);
   std::vector<int32_t> ids;
-  const Start start = find(text, ids);
+  const Start start = find(text, salt, ids);
   if (start.num_bytes == text.size()) return ids;
   // The known part is valid, and it ends where a character does.
   std::string repaired;
@@ -39,7 +39,7 @@ Result<std::vector<int32_t>> EncodeCache::encode(std::string_view text) {
   }
   std::vector<EncodeCheckpoint> checkpoints;
   SPARROW_TRY(tokenizer_.encode_from(text, start.num_bytes, Recognise::kAll, ids, &checkpoints));
-  store(text, start, ids, checkpoints);
+  store(text, salt, start, ids, checkpoints);
   return ids;
 }
 
@@ -48,12 +48,14 @@ uint64_t EncodeCache::encoded_bytes() const {
   return encoded_bytes_;
 }
 
-EncodeCache::Start EncodeCache::find(std::string_view text, std::vector<int32_t>& ids) {
+EncodeCache::Start EncodeCache::find(std::string_view text, std::string_view salt,
+                                     std::vector<int32_t>& ids) {
   const size_t margin = *tokenizer_.checkpoint_margin();
   const std::lock_guard lock(mutex_);
   auto best = entries_.end();
   EncodeCheckpoint from{0, 0};
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+    if (entry->salt != salt) continue;
     const size_t common = common_prefix(entry->text, text);
     if (common == text.size() && common == entry->text.size()) {
       best = entry;
@@ -75,7 +77,8 @@ EncodeCache::Start EncodeCache::find(std::string_view text, std::vector<int32_t>
   return {from.num_bytes, best->serial};
 }
 
-void EncodeCache::store(std::string_view text, Start start, const std::vector<int32_t>& ids,
+void EncodeCache::store(std::string_view text, std::string_view salt, Start start,
+                        const std::vector<int32_t>& ids,
                         const std::vector<EncodeCheckpoint>& new_checkpoints) {
   const std::lock_guard lock(mutex_);
   encoded_bytes_ += text.size() - start.num_bytes;
@@ -95,7 +98,7 @@ void EncodeCache::store(std::string_view text, Start start, const std::vector<in
     known->checkpoints.insert(known->checkpoints.end(), new_checkpoints.begin(), new_checkpoints.end());
     known->serial = ++last_serial_;
   } else {
-    Entry entry{++last_serial_, {}, {}, {}};
+    Entry entry{.serial = ++last_serial_, .salt = std::string(salt)};
     // Room for some turns: moving megabytes would cost more than the next turn itself.
     entry.text.reserve(text.size() + text.size() / 4);
     entry.text = text;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // EncodeCache: remembers prompts and their ids, so that the next turn of a long conversation costs its new
-// part only.
+// part only. Texts of one salt never help those of another: whoever takes the time must not learn what others
+// have asked.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +25,7 @@ class EncodeCache {
       : tokenizer_(tokenizer), budget_bytes_(budget_bytes) {}
 
   // Exactly what tokenizer.encode(text) gives.
-  Result<std::vector<int32_t>> encode(std::string_view text);
+  Result<std::vector<int32_t>> encode(std::string_view text, std::string_view salt = "");
 
   // Bytes of text that had to be tokenised so far, for tests and statistics.
   uint64_t encoded_bytes() const;
@@ -32,12 +33,12 @@ class EncodeCache {
  private:
   struct Entry {
     uint64_t serial;  // changes whenever the entry does
-    std::string text;
+    std::string salt, text;
     std::vector<int32_t> ids;
     std::vector<EncodeCheckpoint> checkpoints;
 
     size_t bytes() const {
-      return text.capacity() + ids.capacity() * sizeof(int32_t) +
+      return salt.capacity() + text.capacity() + ids.capacity() * sizeof(int32_t) +
              checkpoints.capacity() * sizeof(EncodeCheckpoint);
     }
   };
@@ -46,9 +47,9 @@ class EncodeCache {
     uint64_t serial = 0;   // of the entry that knew the part before; 0: none
   };
 
-  // The longest start of `text` that is known; its ids go to `ids`.
-  Start find(std::string_view text, std::vector<int32_t>& ids);
-  void store(std::string_view text, Start start, const std::vector<int32_t>& ids,
+  // The longest start of `text` that is known under this salt; its ids go to `ids`.
+  Start find(std::string_view text, std::string_view salt, std::vector<int32_t>& ids);
+  void store(std::string_view text, std::string_view salt, Start start, const std::vector<int32_t>& ids,
              const std::vector<EncodeCheckpoint>& new_checkpoints);
   void evict();
 

@@ -80,8 +80,11 @@ Result<VocabIds> read_vocab(const Json& vocab, TokenizerFile& file) {
 
 // "left right" in one string, or a list of the two.
 Result<std::pair<std::string, std::string>> read_merge(const Json& merge) {
-  if (merge.is_array() && merge.size() == 2)
-    return std::pair{SPARROW_TRY(merge.element(0).as_string()), SPARROW_TRY(merge.element(1).as_string())};
+  if (merge.is_array() && merge.size() == 2) {
+    std::string left = SPARROW_TRY(merge.element(0).as_string());
+    std::string right = SPARROW_TRY(merge.element(1).as_string());
+    return std::pair{std::move(left), std::move(right)};
+  }
   const std::string text = SPARROW_TRY(merge.as_string());
   const size_t blank = text.find(' ');
   if (blank == std::string::npos || text.find(' ', blank + 1) != std::string::npos)

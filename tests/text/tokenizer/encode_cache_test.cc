@@ -165,6 +165,29 @@ TEST(EncodeCache, SeveralConversationsKeepTheirPlaces) {
   EXPECT_LT(cache.encoded_bytes() - before, 5000u);
 }
 
+TEST(EncodeCache, ASaltKnowsItsOwnTextsOnly) {
+  const Tokenizer tokenizer = load("m3");
+  EncodeCache cache(tokenizer);
+  std::mt19937 random(29);
+  std::string text = random_text(random, 20'000);
+  std::erase(text, '\xff');
+  const auto newly_encoded = [&](std::string_view salt) {
+    const uint64_t before = cache.encoded_bytes();
+    EXPECT_EQ(cache.encode(text, salt).value(), tokenizer.encode(text).value());
+    return cache.encoded_bytes() - before;
+  };
+  for (const char* salt : {"a", "b", ""}) {
+    EXPECT_EQ(newly_encoded(salt), text.size()) << salt;
+    EXPECT_EQ(newly_encoded(salt), 0u) << salt;
+  }
+  // What one of them goes on with is new to the others.
+  text += " and more";
+  EXPECT_LT(newly_encoded("a"), 5000u);
+  text += " than that";
+  EXPECT_LT(newly_encoded("b"), 5000u);
+  EXPECT_EQ(newly_encoded("c"), text.size());
+}
+
 TEST(EncodeCache, BudgetIsKeptByForgettingTheOldest) {
   const Tokenizer tokenizer = load("m3");
   EncodeCache cache(tokenizer, 400'000);

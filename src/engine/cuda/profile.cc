@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the time of a step goes: the step as it runs, and once more with timestamps between its parts.
+#include <algorithm>
+#include <chrono>
+#include <random>
+#include <set>
+
+#include "device/cuda/check.h"
+#include "device/cuda/read_rate.h"
+#include "engine/cuda/cuda_runner_state.h"
+
+namespace sparrow {
+namespace {
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  return values[values.size() / 2];
+}
+
+struct Mark {
+  StepPart part;
+  int layer;
+  Event event{Event::Timing::kOn};
+};
+
+std::vector<StepTimes::Span> spans_of(const std::vector<Mark>& marks) {
+  std::vector<StepTimes::Span> spans;
+  const auto since_begin = [&](const Mark& mark) {
+    return 1e3 * Event::milliseconds_between(marks.front().event, mark.event);
+  };
+  for (size_t i = 0; i + 1 < marks.size(); ++i)
+    spans.push_back({.part = name_of(marks[i].part),
+                     .layer = marks[i].layer,
+                     .begin_us = since_begin(marks[i]),
+                     .end_us = since_begin(marks[i + 1])});
+  return spans;
+}
+
+}  // namespace
+
+void CudaRunner::fill_cache(uint64_t seed) {
+  State& s = *state_;
+  // One piece of random numbers, repeated: no two blocks of a request that are near each other are alike.
+  constexpr size_t kPieceBytes = (size_t{32} << 20) + 4096;
+  std::vector<uint16_t> piece(kPieceBytes / 2);
+  std::mt19937_64 random(seed);
+  // Both signs, sizes from 1/8 to 2; as bytes the same for e4m3.
+  const bool fp8 = s.cache->shape().dtype != DType::kBF16;
+  for (uint16_t& value : piece) {
+    const auto bits = static_cast<uint16_t>(random());
+    value = fp8 ? (bits & 0x9f9f) | 0x2020 : (bits & 0x81ff) | 0x3e00;
+  }
+  const size_t bytes = s.cache->bytes();
+  std::byte* to = static_cast<std::byte*>(s.cache->kv_pages(0));
+  for (size_t done = 0; done < bytes; done += kPieceBytes)
+    SPARROW_CUDA(cudaMemcpyAsync(to + done, done == 0 ? static_cast<const void*>(piece.data()) : to,
+                                 std::min(kPieceBytes, bytes - done), cudaMemcpyDefault, s.stream.get()));
+  s.stream.synchronize();
+}
+
+StepTimes CudaRunner::profile(const Batch& batch, int repeats) {
+  State& s = *state_;
+  const cudaStream_t stream = s.stream.get();
+  StepTimes times;
+
+  std::vector<DrawRequest> draws;
+  const SamplingParams greedy{.temperature = 0};
+  for (size_t row = 0; row < batch.logit_rows.size(); ++row)
+    draws.push_back({.row = static_cast<int64_t>(row), .sample = {.logits = {}, .params = greedy}});
+  const auto wall_us = [](const auto& body) {
+    const auto start = std::chrono::steady_clock::now();
+    body();
+    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+  };
+  std::vector<double> wall, sampling, gpu;
+  Event begin(Event::Timing::kOn), end(Event::Timing::kOn);
+  for (int i = 0; i < repeats + 2; ++i) {
+    const double us = wall_us([&] {
+      forward(batch, nullptr);
+      draw(draws);
+    });
+    if (i >= 2) wall.push_back(us);  // the first ones capture graphs
+  }
+  for (int i = 0; i < repeats; ++i) {
+    begin.record(stream);
+    forward(batch, nullptr);
+    end.record(stream);
+    end.wait();
+    gpu.push_back(1e3 * Event::milliseconds_between(begin, end));
+    sampling.push_back(wall_us([&] { draw(draws); }));
+  }
+  times.wall_us = median(wall);
+  times.median_us = median(gpu);
+  times.min_us = *std::min_element(gpu.begin(), gpu.end());
+  times.max_us = *std::max_element(gpu.begin(), gpu.end());
+  times.sampling_us = median(sampling);
+
+  StepShape shape = StepUpload::shape_of(batch);
+  if (s.replayed) s.round_up(shape);
+  const DeviceBatch step = s.upload->describe(shape);  // what forward() has uploaded last
+  std::vector<Mark> marks;
+  marks.reserve(s.config.num_layers * 16 + 16);
+  const Graph graph = Graph::capture(s.stream, [&] {
+    s.model->forward(step, *s.cache, stream, [&](StepPart part, int layer, cudaStream_t) {
+      marks.push_back({.part = part, .layer = layer});
+      SPARROW_CUDA(cudaEventRecordWithFlags(marks.back().event.get(), stream, cudaEventRecordExternal));
+    });
+  });
+  for (int i = 0; i < 3; ++i) graph.launch(stream);
+  s.stream.synchronize();
+  times.timeline = spans_of(marks);
+  times.attention_kernels = s.model->describe();
+
+  times.experts_hit.assign(s.config.num_layers, 0);
+  std::vector<int32_t> ids(static_cast<size_t>(batch.num_tokens()) * s.config.experts_per_token);
+  s.model->forward(step, *s.cache, stream, [&](StepPart part, int layer, cudaStream_t) {
+    if (part != StepPart::kExperts || s.weights.layers[layer].num_experts == 0) return;
+    SPARROW_CUDA(cudaMemcpyAsync(ids.data(), s.model->expert_ids(), ids.size() * sizeof(int32_t),
+                                 cudaMemcpyDeviceToHost, stream));
+    s.stream.synchronize();
+    times.experts_hit[layer] = static_cast<int>(std::set<int32_t>(ids.begin(), ids.end()).size());
+  });
+  s.stream.synchronize();
+
+  constexpr size_t kReadBytes = size_t{4} << 30;
+  times.read_bytes_per_us =
+      measure_read_rate(s.weights.memory.data(), std::min(s.weights.memory.bytes(), kReadBytes),
+                        reinterpret_cast<unsigned*>(const_cast<float*>(s.model->logits())), stream);
+  times.flops_per_us = s.model->measure_product_rate(stream);
+  return times;
+}
+
+}  // namespace sparrow

@@ -1,0 +1,136 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a step's logits are asked: ids for the outputs, probabilities for the prompts.
+#include <algorithm>
+#include <utility>
+
+#include "engine/engine_core.h"
+
+namespace sparrow {
+namespace {
+
+bool contains(std::span<const int32_t> ids, int32_t id) {
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+// What a draw is held to beside its parameters. Ids that a constraint names stand whatever else holds:
+// without them nothing would be left to draw.
+void set_masks(SampleRow& row, TokenConstraint* constraint, std::span<const int32_t> end_ids, bool may_end) {
+  const NextIds next = constraint ? constraint->next_ids() : NextIds{};
+  row.only = next.end == NextIds::End::kOnly && may_end ? end_ids : next.allowed;
+  if (row.only.empty() && (!may_end || next.end == NextIds::End::kBanned)) row.more_banned = end_ids;
+}
+
+}  // namespace
+
+void EngineCore::draw_all(const StepPlan& plan) {
+  score_prompts(plan);
+  ask_for_draws(plan);
+  std::vector<Draw> draws = runner_->draw(draws_);
+  size_t next = 0;
+  for (size_t i = 0; i < drawn_.size(); ++i) {
+    Drawn& drawn = drawn_[i];
+    if (drawn.waits) finish_draw(drawn, std::move(draws[next++]));
+    sampled_.push_back(drawn.event.id.value_or(0));
+    // Before the commit: what such a sequence has left in the cache must not be published.
+    const bool last_choice = i + 1 == drawn_.size() || drawn_[i + 1].prompt_sequence != drawn.prompt_sequence;
+    if (last_choice && drawn.event.finish == FinishReason::kError) scheduler_.finish(drawn.prompt_sequence);
+  }
+}
+
+void EngineCore::score_prompts(const StepPlan& plan) {
+  prompt_rows_.clear();
+  int64_t row = 0;
+  for (size_t i = 0; i < plan.slices.size(); ++i) {
+    const PlanSlice& slice = plan.slices[i];
+    const Output& output = outputs_.at(slice.sequence->id);
+    const int64_t end = row + static_cast<int64_t>(slices_[i].logit_offsets.size());
+    int64_t scored = output.num_prompt_logprobs;
+    for (; row < end - (slice.num_samples > 0 ? 1 : 0); ++row)
+      prompt_rows_.push_back({row, slice.sequence->ids[++scored], *output.request->request.prompt_logprobs});
+    row = end;
+  }
+  if (prompt_rows_.empty()) return;
+  std::vector<std::optional<TokenLogprobs>> scores = runner_->score(prompt_rows_);
+  size_t next = 0;
+  for (size_t i = 0; i < plan.slices.size(); ++i) {
+    Output& output = outputs_.at(plan.slices[i].sequence->id);
+    const size_t rows = slices_[i].logit_offsets.size() - (plan.slices[i].num_samples > 0 ? 1 : 0);
+    for (size_t r = 0; r < rows; ++r) {
+      const int64_t token = output.num_prompt_logprobs++;
+      if (auto& score = scores[next++])
+        output.prompt_logprobs.push_back(std::move(*score));
+      else
+        output.bad_prompt_row = token;
+    }
+  }
+}
+
+void EngineCore::ask_for_draws(const StepPlan& plan) {
+  draws_.clear();
+  int64_t row = 0;
+  for (size_t i = 0; i < plan.slices.size(); ++i) {
+    const PlanSlice& slice = plan.slices[i];
+    const Sequence& sequence = *slice.sequence;
+    row += static_cast<int64_t>(slices_[i].logit_offsets.size());
+    for (int choice = 0; choice < slice.num_samples; ++choice) {
+      const SequenceId id = sequence.id + static_cast<SequenceId>(choice);
+      Output& output = outputs_.at(id);
+      const Request& request = output.request->request;
+      output.bad_prompt_row = outputs_.at(sequence.id).bad_prompt_row;
+      const int64_t position = sequence.num_tokens() - sequence.num_prompt_tokens;
+      if (position == 0) output.cached_tokens = sequence.num_cached_tokens;
+      drawn_.push_back({.sequence = id, .prompt_sequence = sequence.id, .position = position});
+      Drawn& drawn = drawn_.back();
+      if (std::optional<TokenEvent> event = event_without_draw(output)) {
+        drawn.event = std::move(*event);
+      } else {
+        drawn.waits = true;
+        drawn.event = {.output = output.index, .cached_tokens = output.cached_tokens};
+        draws_.push_back({.row = row - 1,
+                          .sample = {.logits = {},
+                                     .params = request.sampling,
+                                     .counts = &output.counts,
+                                     .choice = static_cast<uint64_t>(output.choice),
+                                     .position = static_cast<uint64_t>(position)},
+                          .num_top_logprobs = request.logprobs});
+        set_masks(draws_.back().sample, output.constraint.get(), output.request->end_ids,
+                  position >= request.min_tokens);
+      }
+      if (!output.bad_prompt_row) drawn.event.prompt_logprobs = std::exchange(output.prompt_logprobs, {});
+    }
+  }
+}
+
+std::optional<TokenEvent> EngineCore::event_without_draw(const Output& output) const {
+  TokenEvent event{.output = output.index, .cached_tokens = output.cached_tokens};
+  if (output.bad_prompt_row) {
+    event.finish = FinishReason::kError;
+    event.error = strf("the logits of prompt token {} are not finite numbers", *output.bad_prompt_row);
+    return event;
+  }
+  if (output.request->request.max_tokens > 0) return std::nullopt;
+  event.finish = FinishReason::kLength;
+  return event;
+}
+
+void EngineCore::finish_draw(Drawn& drawn, Draw draw) {
+  Output& output = outputs_.at(drawn.sequence);
+  const Request& request = output.request->request;
+  TokenEvent& event = drawn.event;
+  if (!draw.id.ok()) {
+    event.finish = FinishReason::kError;
+    event.error = draw.id.error().message;
+    return;
+  }
+  event.id = draw.id.value();
+  event.logprobs = std::move(draw.logprobs);
+  ++stats_.generated_tokens;
+  if (request.sampling.has_penalties()) output.counts.add_output(*event.id);
+  if (output.constraint) output.constraint->advance(*event.id);
+  if (contains(output.request->end_ids, *event.id))
+    event.finish = FinishReason::kStop;
+  else if (drawn.position + 1 == request.max_tokens)
+    event.finish = FinishReason::kLength;
+}
+
+}  // namespace sparrow

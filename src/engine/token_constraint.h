@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// TokenConstraint: what an output may go on with, asked before each draw. Engine thread only, between two
+// steps of the model: what is slow must have been done before the request was submitted.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+namespace sparrow {
+
+struct NextIds {
+  // What holds for the ids that end an output.
+  enum class End : uint8_t {
+    kFree,
+    kBanned,  // unless `allowed` names them
+    kOnly,    // nothing else; no rule where the request has none, or min_tokens are not reached
+  };
+
+  std::span<const int32_t> allowed = {};  // only these; empty: all. Until advance()
+  End end = End::kFree;
+};
+
+// The state of one output.
+class TokenConstraint {
+ public:
+  virtual ~TokenConstraint() = default;
+  // Another output in the same state.
+  virtual std::unique_ptr<TokenConstraint> copy() const = 0;
+  virtual NextIds next_ids() = 0;
+  // `id` was drawn, one of next_ids().
+  virtual void advance(int32_t id) = 0;
+};
+
+}  // namespace sparrow

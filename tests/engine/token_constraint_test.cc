@@ -1,0 +1,135 @@
+// SPDX-License-Identifier: Apache-2.0
+// Outputs that are held to a constraint: each to its own, through preemption and among neighbours.
+#include "engine/token_constraint.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "support/engine_client.h"
+
+namespace sparrow {
+namespace {
+
+using namespace test;
+
+// Allows ids of a list in its order, `free` free ones before each, and then the end.
+class ListConstraint final : public TokenConstraint {
+ public:
+  ListConstraint(std::vector<int32_t> ids, int free) : ids_(std::move(ids)), free_(free) {}
+
+  std::unique_ptr<TokenConstraint> copy() const override { return std::make_unique<ListConstraint>(*this); }
+  NextIds next_ids() override {
+    if (next_ == ids_.size()) return {.end = NextIds::End::kOnly};
+    if (num_free_ < free_) return {.end = NextIds::End::kBanned};
+    return {.allowed = {&ids_[next_], 1}, .end = NextIds::End::kBanned};
+  }
+  void advance(int32_t id) override {
+    if (next_ == ids_.size()) return;
+    if (num_free_++ < free_) return;
+    EXPECT_EQ(id, ids_[next_]);
+    ++next_;
+    num_free_ = 0;
+  }
+
+ private:
+  std::vector<int32_t> ids_;
+  int free_;
+  size_t next_ = 0;
+  int num_free_ = 0;
+};
+
+constexpr int32_t kEnd = 319;
+
+Request forced(std::vector<int32_t> prompt, std::vector<int32_t> ids, int free = 0) {
+  Request request = greedy(std::move(prompt), 400);
+  request.stop_ids = {kEnd};
+  request.constraint = std::make_shared<const ListConstraint>(std::move(ids), free);
+  return request;
+}
+
+TEST(TokenConstraint, ForcesItsIdsAndThenTheEnd) {
+  const auto engine = start_engine();
+  const Output output = run_one(*engine, forced(yarn_model().text(0, 50), {7, 7, 300, 2}));
+  EXPECT_EQ(output.ids, (std::vector<int32_t>{7, 7, 300, 2, kEnd}));
+  EXPECT_EQ(output.finish, FinishReason::kStop);
+}
+
+TEST(TokenConstraint, LogprobsAreTheModelsOwn) {
+  const auto engine = start_engine();
+  Request request = forced(yarn_model().text(0, 50), {7});
+  request.logprobs = 1;
+  const Output output = run_one(*engine, std::move(request));
+  ASSERT_EQ(output.logprobs.size(), 2u);
+  EXPECT_EQ(output.logprobs[0].token.id, 7);
+  EXPECT_EQ(output.logprobs[0].top[0].id, yarn_model().greedy_alone(yarn_model().text(0, 50), 1)[0]);
+  EXPECT_LT(output.logprobs[0].token.logprob, output.logprobs[0].top[0].logprob);
+}
+
+TEST(TokenConstraint, TheEndCannotComeBefore) {
+  const auto engine = start_engine();
+  const auto prompt = yarn_model().text(0, 50);
+  Request request = forced(prompt, {7}, /*free=*/20);
+  // What the model would say next ends the output; a bias makes it say that all the time.
+  request.sampling.logit_bias = {{kEnd, 100.0f}};
+  const Output output = run_one(*engine, std::move(request));
+  ASSERT_EQ(output.ids.size(), 22u);
+  EXPECT_EQ(std::count(output.ids.begin(), output.ids.end(), kEnd), 1);
+  EXPECT_EQ(output.ids.back(), kEnd);
+}
+
+TEST(TokenConstraint, AForcedIdThatEndsTheOutputEndsIt) {
+  const auto engine = start_engine();
+  Request request = forced(yarn_model().text(0, 50), {7, kEnd, 8});
+  request.min_tokens = 10;
+  const Output output = run_one(*engine, std::move(request));
+  EXPECT_EQ(output.ids, (std::vector<int32_t>{7, kEnd}));
+}
+
+TEST(TokenConstraint, MinTokensDelayTheForcedEnd) {
+  const auto engine = start_engine();
+  Request request = forced(yarn_model().text(0, 50), {7});
+  request.min_tokens = 6;
+  const Output output = run_one(*engine, std::move(request));
+  ASSERT_EQ(output.ids.size(), 7u);
+  EXPECT_EQ(output.ids.back(), kEnd);
+}
+
+TEST(TokenConstraint, EveryChoiceHasAStateOfItsOwn) {
+  const auto engine = start_engine();
+  Request request = forced(yarn_model().text(0, 130), {7, 8, 9}, /*free=*/2);
+  request.n = 4;
+  request.sampling = {.temperature = 2.0, .seed = 3};
+  const auto stream = engine->submit(std::move(request)).value();
+  const std::vector<Output> outputs = read_all(*stream, 4);
+  for (const Output& output : outputs) {
+    ASSERT_EQ(output.ids.size(), 10u);
+    EXPECT_EQ(output.ids[2], 7);
+    EXPECT_EQ(output.ids[5], 8);
+    EXPECT_EQ(output.ids[8], 9);
+    EXPECT_EQ(output.ids[9], kEnd);
+  }
+  EXPECT_NE(outputs[0].ids, outputs[1].ids) << "what is free differs";
+}
+
+TEST(TokenConstraint, SurvivesPreemption) {
+  EngineOptions options = small_options();
+  options.cache_tokens = 6 * kBlockTokens;
+  const auto engine = start_engine(options);
+  std::vector<int32_t> ids(60);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i + 1);
+  const auto request = [&](int i) { return forced(yarn_model().text(i, 100 + i), ids, /*free=*/3); };
+  std::vector<std::vector<int32_t>> alone;
+  for (int i = 0; i < 4; ++i) {
+    const auto quiet = start_engine();
+    alone.push_back(run_one(*quiet, request(i)).ids);
+    ASSERT_EQ(alone.back().size(), 241u);
+  }
+  std::vector<std::unique_ptr<TokenStream>> streams;
+  for (int i = 0; i < 4; ++i) streams.push_back(engine->submit(request(i)).value());
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(read_all(*streams[i]).front().ids, alone[i]) << i;
+  EXPECT_GT(engine->stats().preemptions, 0) << "the cache was to be too small";
+}
+
+}  // namespace
+}  // namespace sparrow
