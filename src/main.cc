@@ -29,11 +29,29 @@ Status run(const cli::MakeModelOptions& options) {
 Status run(const cli::BenchEngineOptions& options) {
   return cli::run_bench_engine(options);
 }
+Status run(const cli::BenchStepOptions& options) {
+  return cli::run_bench_step(options);
+}
 Status run(const cli::TokenizeOptions& options) {
   return cli::run_tokenize(options);
 }
 Status run(const cli::DebugTextOptions& options) {
   return cli::run_debug_text(options);
+}
+Result<int> run(const cli::PlanOptions& options) {
+  return cli::run_plan(options);
+}
+Result<int> run(const cli::DoctorOptions& options) {
+  return cli::run_doctor(options);
+}
+
+// Most commands have one way to succeed; some tell by their exit code what they found.
+Result<int> exit_code(const Status& status) {
+  if (!status.ok()) return status.error();
+  return 0;
+}
+Result<int> exit_code(const Result<int>& code) {
+  return code;
 }
 
 }  // namespace
@@ -41,9 +59,9 @@ Status run(const cli::DebugTextOptions& options) {
 int main(int argc, char** argv) {
   const auto parsed = cli::parse_args(argc, argv);
   if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
-  const Status status =
-      std::visit([](const auto& options) { return run(options); }, std::get<cli::Command>(parsed));
-  if (status.ok()) return 0;
-  std::fprintf(stderr, "sparrow: %s\n", status.error().message.c_str());
+  const Result<int> code =
+      std::visit([](const auto& options) { return exit_code(run(options)); }, std::get<cli::Command>(parsed));
+  if (code.ok()) return code.value();
+  std::fprintf(stderr, "sparrow: %s\n", code.error().message.c_str());
   return kExitBadInput;
 }

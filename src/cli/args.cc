@@ -6,6 +6,7 @@
 #include "base/dtype.h"
 #include "cli/args_parts.h"
 #include "cli/commands.h"
+#include "cli/load_model.h"
 #include "cli/suggest.h"
 #include "model/synthetic.h"
 
@@ -77,6 +78,7 @@ CLI::App* add_generate(CLI::App& app, GenerateOptions& o) {
       ->type_name("N");
   add_cache_tokens(command, o.cache_tokens);
   add_threads(command, o.threads);
+  add_load(command, o.load);
   command->footer(
       examples({"sparrow make-model --preset tiny --out /tmp/tiny",
                 "sparrow generate --model /tmp/tiny --prompt-ids 1,2,3 --max-tokens 16 --temperature 0",
@@ -121,6 +123,7 @@ CLI::App* add_bench_engine(CLI::App& app, BenchEngineOptions& o) {
   command->add_flag("--json", o.json, "One line of JSON instead of a table");
   add_cache_tokens(command, o.cache_tokens);
   add_threads(command, o.threads);
+  add_load(command, o.load);
   command->footer(examples(
       {"sparrow bench engine --model /tmp/small --num-prompts 16 --input-len 128 --output-len 64",
        "sparrow bench engine --model /tmp/small --num-prompts 64 --input-len 8320 --shared-prefix 8192",
@@ -169,6 +172,7 @@ CLI::App* add_make_model(CLI::App& app, MakeModelOptions& o) {
   std::vector<std::string> names;
   std::string presets = "\nPresets:\n";
   for (const SyntheticPreset& preset : synthetic_presets()) {
+    if (!preset.is_writable) continue;
     names.emplace_back(preset.name);
     presets += strf("  {:<10} {}\n", preset.name, preset.summary);
   }
@@ -273,6 +277,8 @@ std::variant<Command, int> parse_args(int argc, const char* const* argv) {
              "\nEach command explains itself: sparrow generate --help\n");
   ServeOptions serve;
   ChatOptions chat;
+  PlanOptions plan;
+  DoctorOptions doctor;
   GenerateOptions generate;
   TraceOptions trace;
   MakeModelOptions make_model;
@@ -280,10 +286,14 @@ std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   TokenizeOptions tokenize;
   const CLI::App* serve_command = add_serve(app, serve);
   const CLI::App* chat_command = add_chat(app, chat);
+  const CLI::App* plan_command = add_plan(app, plan);
+  const CLI::App* doctor_command = add_doctor(app, doctor);
   const CLI::App* generate_command = add_generate(app, generate);
   const CLI::App* trace_command = add_trace(app, trace);
   const CLI::App* make_model_command = add_make_model(app, make_model);
   const CLI::App* bench_engine_command = add_bench_engine(app, bench_engine);
+  BenchStepOptions bench_step;
+  const CLI::App* bench_step_command = add_bench_step(app, bench_step);
   add_tokenize(app, tokenize);
   DebugTextOptions debug_text;
   const CLI::App* debug_text_command = add_debug_text(app, debug_text);
@@ -301,12 +311,24 @@ std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& e) {
     return usage_error(e.what(), chosen(app));
   }
-  if (*serve_command) return Command(std::move(serve));
+  if (*serve_command) {
+    resolve_device(serve.load);
+    return Command(std::move(serve));
+  }
   if (*chat_command) return Command(std::move(chat));
-  if (*generate_command) return Command(std::move(generate));
+  if (*plan_command) return Command(std::move(plan));
+  if (*doctor_command) return Command(std::move(doctor));
+  if (*generate_command) {
+    resolve_device(generate.load);
+    return Command(std::move(generate));
+  }
   if (*trace_command) return Command(std::move(trace));
   if (*make_model_command) return Command(std::move(make_model));
-  if (*bench_engine_command) return Command(std::move(bench_engine));
+  if (*bench_step_command) return Command(std::move(bench_step));
+  if (*bench_engine_command) {
+    resolve_device(bench_engine.load);
+    return Command(std::move(bench_engine));
+  }
   if (*debug_text_command) return Command(std::move(debug_text));
   return Command(std::move(tokenize));
 }

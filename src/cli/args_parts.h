@@ -2,7 +2,13 @@
 // Parts of the command line that have a file of their own. Only args*.cc include this.
 #pragma once
 
+#include <string>
+
+#include "cli/bench_step.h"
 #include "cli/chat.h"
+#include "cli/doctor.h"
+#include "cli/load_options.h"
+#include "cli/plan.h"
 #include "cli/serve.h"
 
 namespace CLI {
@@ -13,5 +19,13 @@ namespace sparrow::cli {
 
 CLI::App* add_serve(CLI::App& app, ServeOptions& options);
 CLI::App* add_chat(CLI::App& app, ChatOptions& options);
+CLI::App* add_plan(CLI::App& app, PlanOptions& options);
+CLI::App* add_doctor(CLI::App& app, DoctorOptions& options);
+// After `bench engine`, whose parent it joins.
+CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& options);
+
+// --hf-overrides, alone and with the other flags of commands that run a model.
+void add_overrides(CLI::App* command, std::string& overrides);
+void add_load(CLI::App* command, LoadOptions& options);
 
 }  // namespace sparrow::cli

@@ -68,12 +68,13 @@ void add_engine(CLI::App* command, ServeOptions& o) {
   };
   number("--max-model-len", o.max_model_len, 1, "Tokens of a prompt and its answer (default: the model's)");
   number("--max-num-seqs", o.max_num_seqs, 1, "Sequences running at the same time (default 256)");
-  number("--max-num-batched-tokens", o.max_num_batched_tokens, 1, "Tokens run in one step (default 512)");
+  number("--max-num-batched-tokens", o.max_num_batched_tokens, 1,
+         "Tokens run in one step (default: 512, on a GPU 8192)");
   number("--max-queued-requests", o.max_queued_requests, 1, "Waiting requests; more get 429 (default 1024)");
   number("--queue-timeout", o.queue_timeout_seconds, 0,
          "Seconds a request may wait to start (default: no limit)");
   command
-      ->add_option("--kv-cache-memory", o.kv_cache_memory,
+      ->add_option("--kv-cache-memory,--kv-cache-memory-bytes", o.kv_cache_memory,
                    "Size of the cache, such as 4G (default: by memory)")
       ->type_name("SIZE")
       ->group(group);
@@ -117,7 +118,7 @@ void add_text(CLI::App* command, ServeOptions& o) {
   command
       ->add_option("--generation-config", o.generation_config,
                    "auto: sampling defaults of the model; none: 1.0")
-      ->check(CLI::IsMember({"auto", "none"}))
+      ->check(CLI::IsMember({"auto", "none", "vllm"}))
       ->type_name("FROM")
       ->group(group);
 }
@@ -128,11 +129,8 @@ void add_not_yet(CLI::App* command, ServeOptions& o) {
   command->add_option("--tensor-parallel-size,--tp", o.tensor_parallel_size)->group(group);
   command->add_option("--data-parallel-size,--dp", o.data_parallel_size)->group(group);
   command->add_flag("--enable-expert-parallel", o.enable_expert_parallel)->group(group);
-  command->add_option("--kv-cache-dtype", o.kv_cache_dtype)->group(group);
   command->add_option("--block-size", o.block_size)->group(group);
   command->add_option("--gpu-memory-utilization", o.gpu_memory_utilization)->group(group);
-  command->add_option("--load-format", o.load_format)->group(group);
-  command->add_option("--hf-overrides", o.hf_overrides)->group(group);
   command->add_flag("--trust-request-chat-template", o.trust_request_chat_template)->group(group);
 }
 
@@ -145,12 +143,16 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& o) {
   add_keys(command, o);
   add_engine(command, o);
   add_text(command, o);
+  add_load(command, o.load);
   add_not_yet(command, o);
   command->footer(
       "Examples:\n"
       "  sparrow serve /tmp/small\n"
       "  sparrow serve /models/m3 --served-model-name m3 --host 0.0.0.0 --api-key $KEY --max-model-len "
       "131072\n"
+      "  sparrow serve /models/m3 --hf-overrides '{\"text_config\": {\"rope_scaling\": {\"rope_type\": "
+      "\"yarn\", \"factor\": 2,\n"
+      "      \"original_max_position_embeddings\": 524288}, \"max_position_embeddings\": 1048576}}'\n"
       "\nEndpoints: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health, "
       "/ready,\n"
       "/version, /metrics (Prometheus).\n");

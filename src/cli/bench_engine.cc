@@ -194,7 +194,7 @@ Status run_bench_engine(const BenchEngineOptions& options) {
   if (options.shared_prefix > options.input_len)
     return Error{Errc::kInvalidArgument, strf("--shared-prefix {} is longer than --input-len {}",
                                               options.shared_prefix, options.input_len)};
-  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model));
+  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load));
   const Workload workload(options, checkpoint.config().vocab_size);
   EngineOptions engine_options{.cache_tokens = options.cache_tokens,
                                .threads = options.threads,
@@ -207,7 +207,7 @@ Status run_bench_engine(const BenchEngineOptions& options) {
     const int64_t together = options.concurrency > 0 ? options.concurrency : options.num_prompts;
     engine_options.cache_tokens = blocks_for_tokens(tokens) * kBlockTokens * together;
   }
-  const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options));
+  const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options, options.load));
   const Measured measured = SPARROW_TRY(measure(*engine, options, workload));
   const Summary summary = summarise(measured, options);
   if (options.json)

@@ -10,7 +10,11 @@
 #include <variant>
 
 #include "base/result.h"
+#include "cli/bench_step.h"
 #include "cli/chat.h"
+#include "cli/doctor.h"
+#include "cli/load_options.h"
+#include "cli/plan.h"
 #include "cli/serve.h"
 
 namespace sparrow::cli {
@@ -31,6 +35,7 @@ struct GenerateOptions {
   int chunk = 512;
   int64_t cache_tokens = 0;  // 0: what one prompt needs; with prompts, by the machine's memory
   int threads = 0;           // 0: all
+  LoadOptions load;
 };
 Status run_generate(const GenerateOptions& options);
 
@@ -66,6 +71,7 @@ struct BenchEngineOptions {
   int64_t cache_tokens = 0;  // 0: what the requests under way need
   bool prefix_caching = true;
   int threads = 0;
+  LoadOptions load;
 };
 Status run_bench_engine(const BenchEngineOptions& options);
 
@@ -85,8 +91,9 @@ struct DebugTextOptions {
 };
 Status run_debug_text(const DebugTextOptions& options);
 
-using Command = std::variant<GenerateOptions, TraceOptions, MakeModelOptions, BenchEngineOptions,
-                             TokenizeOptions, DebugTextOptions, ServeOptions, ChatOptions>;
+using Command =
+    std::variant<GenerateOptions, TraceOptions, MakeModelOptions, BenchEngineOptions, TokenizeOptions,
+                 DebugTextOptions, ServeOptions, ChatOptions, PlanOptions, DoctorOptions, BenchStepOptions>;
 
 // What the command line asked for, or the code to exit with: --help and --version have been printed, or a
 // one-line error has been written to stderr.

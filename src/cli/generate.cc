@@ -104,7 +104,7 @@ Status print_stream(Engine& engine, Request request, Printer printer) {
 Status run_generate(const GenerateOptions& options) {
   std::vector<int32_t> prompt;
   if (options.prompt_ids) prompt = SPARROW_TRY(read_prompt_ids(*options.prompt_ids));
-  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model));
+  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load));
   const ModelConfig& config = checkpoint.config();
   const auto tokenizer = SPARROW_TRY(load_tokenizer(options.model, config));
   Request request = request_defaults(options, config);
@@ -117,7 +117,7 @@ Status run_generate(const GenerateOptions& options) {
     SPARROW_TRY(validate(request.sampling, config.vocab_size));
     engine_options.max_sequences = std::min(options.concurrency, options.chunk);
     engine_options.max_queued_requests = options.concurrency;
-    const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options));
+    const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options, options.load));
     return generate_file(*engine, options, request, tokenizer.get());
   }
   if (options.prompt) {
@@ -133,7 +133,7 @@ Status run_generate(const GenerateOptions& options) {
   SPARROW_TRY(validate(request, {.vocab_size = config.vocab_size,
                                  .max_tokens = config.max_positions,
                                  .cache_tokens = blocks_for_tokens(needed_tokens) * kBlockTokens}));
-  const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options));
+  const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options, options.load));
   return print_stream(*engine, std::move(request), Printer(options.prompt ? tokenizer.get() : nullptr));
 }
 

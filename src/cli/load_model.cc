@@ -6,7 +6,10 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/json.h"
 #include "base/progress.h"
+#include "engine/cuda_runner.h"
+#include "model/ledger.h"
 
 namespace sparrow::cli {
 namespace {
@@ -19,22 +22,120 @@ void tell(const char* kernels, int threads, size_t weight_bytes, size_t cache_by
       stderr);
 }
 
-int64_t default_cache_tokens(const Checkpoint& checkpoint) {
-  const auto memory =
-      static_cast<size_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  const size_t block_bytes =
-      TextModel(checkpoint.config(), checkpoint.weights()).cache_shape(1).block_bytes();
-  const auto blocks = static_cast<int64_t>(memory / 4 / block_bytes);
-  return std::clamp<int64_t>(blocks * kBlockTokens, kBlockTokens, kDefaultCacheTokens);
+void tell_gpu(const EngineInfo& info, int64_t max_model_tokens) {
+  const auto row = [](const char* name, size_t bytes, const std::string& what) {
+    std::fputs(strf("  {:<12}{:>9.2f} GiB  {}\n", name, static_cast<double>(bytes) / (1 << 30), what).c_str(),
+               stderr);
+  };
+  std::fputs(strf("{}, {} kernels\n", info.device, info.kernels).c_str(), stderr);
+  row("weights", info.weight_bytes, "");
+  row("workspace", info.workspace_bytes, "of the largest step");
+  row("cache", info.cache_bytes,
+      strf("{} blocks, {} tokens: {} requests of {} tokens", info.num_blocks, info.cache_tokens,
+           info.cache_tokens / std::max<int64_t>(max_model_tokens, 1), max_model_tokens));
+  const size_t taken = info.weight_bytes + info.workspace_bytes + info.cache_bytes;
+  row("left", info.device_bytes - std::min(taken, info.device_bytes), "");
+}
+
+constexpr uint64_t kDummySeed = 0;
+
+Device device_of(const LoadOptions& options) {
+  return options.device == "cuda" ? Device::kCuda : Device::kCpu;
+}
+
+bool has_weights(const std::filesystem::path& dir) {
+  std::error_code ec;
+  return std::filesystem::exists(dir / "model.safetensors.index.json", ec) ||
+         std::filesystem::exists(dir / "model.safetensors", ec);
 }
 
 }  // namespace
 
-Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir) {
-  ProgressBar bar("loading " + dir.filename().string(), ProgressBar::Unit::kBytes);
-  Checkpoint checkpoint = SPARROW_TRY(Checkpoint::open(dir, {.progress = bar.callback()}));
+void resolve_device(LoadOptions& options) {
+  if (options.device == "auto") options.device = has_usable_gpu() ? "cuda" : "cpu";
+}
+
+bool built_with_cuda() {
+#ifdef SPARROW_WITH_CUDA
+  return true;
+#else
+  return false;
+#endif
+}
+
+int64_t machine_bytes() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<int64_t>(sysconf(_SC_PAGESIZE));
+}
+
+int64_t default_cache_tokens(int64_t block_bytes, int64_t machine_bytes) {
+  const int64_t blocks = machine_bytes / 4 / block_bytes;
+  return std::clamp<int64_t>(blocks * kBlockTokens, kBlockTokens, kDefaultCacheTokens);
+}
+
+Result<DType> cache_dtype(std::string_view flag, DType model_dtype, Device device) {
+  const bool on_gpu = device == Device::kCuda;
+  if (flag == "auto") return on_gpu ? DType::kBF16 : model_dtype;
+  if (flag == "bfloat16") {
+    if (on_gpu || model_dtype == DType::kBF16) return DType::kBF16;
+    return Error{Errc::kUnsupported,
+                 "--kv-cache-dtype bfloat16: on the CPU the cache of a float32 model is float32"};
+  }
+  if (flag != "fp8" && flag != "fp8_e4m3")
+    return Error{Errc::kInvalidArgument,
+                 strf("--kv-cache-dtype must be auto, bfloat16, fp8 or fp8_e4m3, got {}", flag)};
+  if (on_gpu) return DType::kF8E4M3;
+  return Error{Errc::kUnsupported,
+               strf("--kv-cache-dtype {}: needs a GPU; on the CPU the cache has the model's own type", flag)};
+}
+
+DType index_dtype(DType kv_dtype) {
+  return kv_dtype == DType::kF8E4M3 ? DType::kBF16 : kv_dtype;
+}
+
+Status check(const LoadOptions& options) {
+  if (options.device != "auto" && options.device != "cpu" && options.device != "cuda")
+    return Error{Errc::kInvalidArgument, strf("--device must be auto, cpu or cuda, got {}", options.device)};
+  if (options.device == "cuda" && !built_with_cuda())
+    return Error{Errc::kUnsupported, "--device cuda: this program was built without CUDA"};
+  if (options.load_format != "auto" && options.load_format != "dummy")
+    return Error{Errc::kUnsupported, strf("--load-format {}: auto (the checkpoint) or dummy (random weights)",
+                                          options.load_format)};
+  SPARROW_TRY(cache_dtype(options.kv_cache_dtype, DType::kBF16, device_of(options)));
+  if (options.hf_overrides.empty()) return Ok{};
+  SPARROW_TRY(JsonDocument::parse(options.hf_overrides, "--hf-overrides"));
+  return Ok{};
+}
+
+Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadOptions& options) {
+  SPARROW_TRY(check(options));
+  const bool dummy = options.load_format == "dummy";
+  ProgressBar bar(strf("{} {}", dummy ? "random weights for" : "loading", dir.filename().string()),
+                  ProgressBar::Unit::kBytes);
+  // What goes to a GPU is read once, on its way there.
+  const CheckpointOptions from{.prefault = device_of(options) == Device::kCpu,
+                               .progress = bar.callback(),
+                               .overrides = options.hf_overrides};
+  // A GPU makes its random weights itself.
+  auto checkpoint = !dummy                                ? Checkpoint::open(dir, from)
+                    : device_of(options) == Device::kCuda ? Checkpoint::without_weights(dir, from)
+                                                          : Checkpoint::random(dir, kDummySeed, from);
+  if (!checkpoint.ok()) {
+    std::error_code ec;
+    const bool only_weights_missing = checkpoint.error().code == Errc::kNotFound && !dummy &&
+                                      std::filesystem::exists(dir / "config.json", ec) && !has_weights(dir);
+    if (only_weights_missing)
+      return Error{Errc::kNotFound,
+                   checkpoint.error().message + "; --load-format dummy runs with random weights"};
+    return checkpoint;
+  }
+  SPARROW_TRY(cache_dtype(options.kv_cache_dtype, checkpoint->config().dtype, device_of(options)));
   bar.finish();
   return checkpoint;
+}
+
+Result<int64_t> cache_block_bytes(const ModelConfig& config, const LoadOptions& options) {
+  const DType kv = SPARROW_TRY(cache_dtype(options.kv_cache_dtype, config.dtype, device_of(options)));
+  return make_ledger(config, {}, kv, index_dtype(kv), /*vision=*/false).block_bytes();
 }
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& dir,
@@ -51,16 +152,34 @@ Result<std::unique_ptr<ModelRunner>> start_runner(const ModelConfig& config, con
   RunnerOptions options{.cache_tokens = cache_tokens, .block_order_seed = block_order_seed};
   if (threads > 0) options.threads = threads;
   auto runner = SPARROW_TRY(ModelRunner::create(config, checkpoint.weights(), options));
-  tell(ops::name_of(runner->isa()), runner->num_threads(), checkpoint.weight_bytes(), runner->cache_bytes(),
-       cache_tokens);
+  const EngineInfo& info = runner->info();
+  tell(info.kernels.c_str(), info.threads, checkpoint.weight_bytes(), info.cache_bytes, cache_tokens);
   return runner;
 }
 
-Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, EngineOptions options) {
-  if (options.cache_tokens == 0) options.cache_tokens = default_cache_tokens(checkpoint);
+Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, EngineOptions options,
+                                             const LoadOptions& load) {
+  options.device = device_of(load);
+  if (options.device == Device::kCuda) {
+    options.gpu.kv_dtype =
+        SPARROW_TRY(cache_dtype(load.kv_cache_dtype, checkpoint.config().dtype, options.device));
+    if (load.load_format == "dummy") options.gpu.dummy_seed = kDummySeed;
+  }
+  if (options.cache_tokens == 0 && options.device == Device::kCpu) {
+    const int64_t block_bytes = SPARROW_TRY(cache_block_bytes(checkpoint.config(), load));
+    options.cache_tokens = default_cache_tokens(block_bytes, machine_bytes());
+  }
+  ProgressBar bar("weights to the GPU", ProgressBar::Unit::kBytes);
+  options.gpu.progress = bar.callback();
   auto engine = SPARROW_TRY(Engine::create(checkpoint.config(), checkpoint.weights(), options));
   const EngineInfo& info = engine->info();
-  tell(info.kernels.c_str(), info.threads, checkpoint.weight_bytes(), info.cache_bytes, info.cache_tokens);
+  if (options.device == Device::kCuda) {
+    bar.finish();
+    tell_gpu(info, engine->limits().max_tokens);
+  } else {
+    tell(info.kernels.c_str(), info.threads, checkpoint.weight_bytes(), info.cache_bytes, info.cache_tokens);
+  }
+  for (const std::string& warning : info.warnings) std::fputs(strf("warning: {}\n", warning).c_str(), stderr);
   return engine;
 }
 

@@ -6,8 +6,10 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <string_view>
 
 #include "base/result.h"
+#include "cli/load_options.h"
 #include "engine/engine.h"
 #include "engine/model_runner.h"
 #include "model/checkpoint.h"
@@ -15,7 +17,22 @@
 
 namespace sparrow::cli {
 
-Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir);
+// Whether this program can use a GPU at all.
+// "auto" becomes "cuda" where there is a GPU that the kernels run on, and "cpu" elsewhere.
+void resolve_device(LoadOptions& options);
+
+bool built_with_cuda();
+
+// What is wrong with the flags themselves, before anything is loaded.
+Status check(const LoadOptions& options);
+
+Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadOptions& options = {});
+
+// The type that --kv-cache-dtype means for K and V. Error: the device has no such cache. This is the one
+// place that says which device has which.
+Result<DType> cache_dtype(std::string_view flag, DType model_dtype, Device device);
+// The type of index keys beside K and V of that type.
+DType index_dtype(DType kv_dtype);
 
 // The tokenizer of a model's folder, knowing all ids of the model; null where the folder has none.
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& dir,
@@ -26,9 +43,19 @@ Result<std::unique_ptr<ModelRunner>> start_runner(const ModelConfig& config, con
                                                   int64_t cache_tokens, int threads,
                                                   std::optional<uint64_t> block_order_seed = std::nullopt);
 
-// The checkpoint must outlive the engine. options.cache_tokens 0: a quarter of the machine's memory, and not
-// more than kDefaultCacheTokens.
+// Bytes of one block of the cache, all layers.
+Result<int64_t> cache_block_bytes(const ModelConfig& config, const LoadOptions& options);
+
+// Tokens of the CPU's cache where nobody says how many: a quarter of the memory, and not more than the first.
 inline constexpr int64_t kDefaultCacheTokens = 262144;
-Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, EngineOptions options);
+int64_t default_cache_tokens(int64_t block_bytes, int64_t machine_bytes);
+int64_t machine_bytes();
+
+// Tokens run in one step where nobody says how many.
+inline constexpr int kCpuBatchTokens = 512, kGpuBatchTokens = 8192;
+
+// The checkpoint must outlive the engine. options.cache_tokens 0: as above, and on a GPU what fits.
+Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, EngineOptions options,
+                                             const LoadOptions& load = {});
 
 }  // namespace sparrow::cli

@@ -43,12 +43,15 @@ Status check_flags(const ServeOptions& o) {
   if (o.data_parallel_size != 1)
     return unsupported(strf("--data-parallel-size {}: only 1 yet", o.data_parallel_size));
   if (o.enable_expert_parallel) return unsupported("--enable-expert-parallel: not there yet");
-  if (o.gpu_memory_utilization)
-    return unsupported("--gpu-memory-utilization: there is no GPU yet; --kv-cache-memory sizes the cache");
-  if (o.kv_cache_dtype != "auto")
-    return unsupported(strf("--kv-cache-dtype {}: only auto yet, the model's own type", o.kv_cache_dtype));
-  if (o.load_format != "auto") return unsupported(strf("--load-format {}: only auto yet", o.load_format));
-  if (!o.hf_overrides.empty()) return unsupported("--hf-overrides: not there yet");
+  SPARROW_TRY(check(o.load));
+  if (const auto& share = o.gpu_memory_utilization) {
+    if (o.load.device == "cpu")
+      return unsupported(
+          "--gpu-memory-utilization: there is no GPU in use; --kv-cache-memory sizes the cache");
+    if (!(*share > 0 && *share <= 1))
+      return Error{Errc::kInvalidArgument,
+                   strf("--gpu-memory-utilization must be in (0, 1], got {}", *share)};
+  }
   if (o.trust_request_chat_template)
     return unsupported(
         "--trust-request-chat-template: templates come from the model or --chat-template only");
@@ -58,6 +61,20 @@ Status check_flags(const ServeOptions& o) {
   if (!o.kv_cache_memory.empty()) SPARROW_TRY(parse_byte_size(o.kv_cache_memory, "--kv-cache-memory"));
   if (o.ssl_certfile.empty() != o.ssl_keyfile.empty())
     return Error{Errc::kInvalidArgument, "--ssl-certfile and --ssl-keyfile belong together"};
+  return Ok{};
+}
+
+// What is wrong with flags and folder together is said before minutes of loading.
+Status check_model(const ServeOptions& o) {
+  const ModelConfig config = SPARROW_TRY(load_config(o.model, o.load.hf_overrides));
+  std::error_code ec;
+  if (!std::filesystem::exists(o.model / "tokenizer.json", ec))
+    return Error{Errc::kNotFound, strf("{} has no tokenizer.json: a server needs the model's tokenizer files",
+                                       quoted(o.model))};
+  if (o.max_model_len > config.max_positions)
+    return Error{Errc::kInvalidArgument,
+                 strf("--max-model-len {} exceeds the model's {} positions (--hf-overrides can change them)",
+                      o.max_model_len, config.max_positions)};
   return Ok{};
 }
 
@@ -94,16 +111,19 @@ Result<std::optional<ChatTemplate>> read_template(const ServeOptions& o) {
 }
 
 Result<EngineOptions> engine_options(const ServeOptions& o, const Checkpoint& checkpoint) {
+  const int batch_tokens = o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens
+                           : o.load.device == "cuda"    ? kGpuBatchTokens
+                                                        : kCpuBatchTokens;
   EngineOptions options{.threads = o.threads,
                         .max_model_tokens = o.max_model_len,
-                        .max_batch_tokens = std::max(o.max_num_batched_tokens, o.max_num_seqs),
+                        .max_batch_tokens = std::max(batch_tokens, o.max_num_seqs),
                         .max_sequences = o.max_num_seqs,
                         .prefix_caching = o.prefix_caching,
                         .max_queued_requests = o.max_queued_requests};
+  if (o.gpu_memory_utilization) options.gpu.memory_utilization = *o.gpu_memory_utilization;
   if (!o.kv_cache_memory.empty()) {
     const int64_t bytes = SPARROW_TRY(parse_byte_size(o.kv_cache_memory, "--kv-cache-memory"));
-    const auto block = static_cast<int64_t>(
-        TextModel(checkpoint.config(), checkpoint.weights()).cache_shape(1).block_bytes());
+    const int64_t block = SPARROW_TRY(cache_block_bytes(checkpoint.config(), o.load));
     if (bytes < block)
       return Error{Errc::kInvalidArgument,
                    strf("--kv-cache-memory {} is less than one block of {} bytes", o.kv_cache_memory, block)};
@@ -116,7 +136,7 @@ openai::Defaults defaults_of(const ServeOptions& o, const ModelConfig& config, c
   openai::Defaults defaults{
       .vocab_size = config.vocab_size,
       .max_model_tokens = std::min(engine.limits().max_tokens, engine.limits().cache_tokens)};
-  if (o.generation_config == "none") return defaults;
+  if (o.generation_config != "auto") return defaults;
   defaults.temperature = config.temperature.value_or(1.0);
   defaults.top_p = config.top_p.value_or(1.0);
   defaults.top_k = config.top_k.value_or(0);
@@ -152,11 +172,12 @@ Status run_serve(const ServeOptions& options) {
   SPARROW_TRY(check_flags(options));
   const auto keys = SPARROW_TRY(read_keys(options));
   const sigset_t signals = block_signals();
-  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model));
+  SPARROW_TRY(check_model(options));
+  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load));
   const auto tokenizer = SPARROW_TRY(load_tokenizer(options.model, checkpoint.config()));
-  if (!tokenizer) return Error{Errc::kNotFound, strf("{} has no tokenizer.json", options.model.string())};
   const std::optional<ChatTemplate> chat_template = SPARROW_TRY(read_template(options));
-  const auto engine = SPARROW_TRY(start_engine(checkpoint, SPARROW_TRY(engine_options(options, checkpoint))));
+  const auto engine =
+      SPARROW_TRY(start_engine(checkpoint, SPARROW_TRY(engine_options(options, checkpoint)), options.load));
 
   EncodeCache encode_cache(*tokenizer);
   Metrics metrics;

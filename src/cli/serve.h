@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "cli/load_options.h"
 
 namespace sparrow::cli {
 
@@ -28,19 +29,20 @@ struct ServeOptions {
 
   int64_t max_model_len = 0;  // 0: what the model was made for and the cache can hold
   int max_num_seqs = 256;
-  int max_num_batched_tokens = 512;
+  int max_num_batched_tokens = 0;  // 0: what suits the device
   int max_queued_requests = 1024;
   int queue_timeout_seconds = 0;  // 0: wait for ever
   std::string kv_cache_memory;    // "4G"; empty: by the machine's memory
-  std::string kv_cache_dtype = "auto";
   int block_size = 128;
   bool prefix_caching = true;
   int threads = 0;
 
+  LoadOptions load;
+
   std::filesystem::path chat_template;
   std::string tool_call_parser = "minimax_m3", reasoning_parser = "minimax_m3";  // "none" turns one off
   bool enable_auto_tool_choice = true, language_model_only = true;  // always so; known from other servers
-  std::string generation_config = "auto";                           // "auto" or "none"
+  std::string generation_config = "auto";                           // "auto", or "none" (also "vllm")
   std::optional<uint64_t> seed;
   std::string log_format = "human";
 
@@ -48,8 +50,6 @@ struct ServeOptions {
   int tensor_parallel_size = 1, data_parallel_size = 1;
   bool enable_expert_parallel = false;
   std::optional<double> gpu_memory_utilization;
-  std::string load_format = "auto";
-  std::string hf_overrides;
   bool trust_request_chat_template = false;
 };
 

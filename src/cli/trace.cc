@@ -55,7 +55,8 @@ Result<int32_t> run_prompt(ModelRunner& runner, Sequence& sequence, int chunk, T
     SequenceSlice slice{.sequence = &sequence, .num_tokens = end - begin, .logit_offsets = {}};
     for (const int32_t position : trace.positions)
       if (position >= begin && position < end) slice.logit_offsets.push_back(position - begin);
-    const Tensor logits = SPARROW_TRY(runner.run({&slice, 1}, &trace.capture));
+    SPARROW_TRY(runner.run({&slice, 1}, &trace.capture));
+    const Tensor logits = runner.logits();
     trace.logits.insert(trace.logits.end(), logits.as<float>(), logits.as<float>() + logits.numel());
   }
   const int64_t vocab = static_cast<int64_t>(trace.logits.size() / trace.positions.size());
@@ -69,7 +70,8 @@ Status run_greedy(ModelRunner& runner, Sequence& sequence, int steps, Trace& tra
   for (int step = 0; step < steps; ++step) {
     sequence.ids.push_back(trace.greedy_ids.back());
     const SequenceSlice slice{.sequence = &sequence, .num_tokens = 1, .logit_offsets = {0}};
-    const Tensor logits = SPARROW_TRY(runner.run({&slice, 1}));
+    SPARROW_TRY(runner.run({&slice, 1}));
+    const Tensor logits = runner.logits();
     const std::span<const float> row(logits.as<float>(), logits.numel());
     trace.greedy_logits.insert(trace.greedy_logits.end(), row.begin(), row.end());
     const auto id = argmax(row);

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <CLI/CLI.hpp>
+
+#include "cli/args_parts.h"
+#include "cli/bench_step.h"
+
+namespace sparrow::cli {
+
+CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& o) {
+  CLI::App* command = app.get_subcommand("bench")->add_subcommand(
+      "step", "One step of one GPU, part by part: time, bytes, operations, floor");
+  command->add_option("--model", o.model, "Folder of the checkpoint")->type_name("DIR");
+  command->add_option("--preset", o.preset, "Or the shapes of a preset with random weights, such as m3")
+      ->type_name("NAME");
+  command
+      ->add_option(
+          "--tensor-parallel-size", o.tensor_parallel_size,
+          "Cut the model as for this many GPUs and run one part of it, which waits for nobody (default 1)")
+      ->check(CLI::Range(1, 64))
+      ->type_name("N");
+  command->add_option("--rank", o.rank, "Which part (default 0)")->check(CLI::Range(0, 63))->type_name("R");
+  command->add_flag_callback(
+      "--no-comm", [] {}, "The parts are never summed here: accepted for clarity");
+  command->add_option("--phase", o.phase, "decode (default) or prefill")->type_name("P");
+  command->add_option("--batch", o.batch, "Requests, several with commas (default 1,8,64)")
+      ->delimiter(',')
+      ->type_name("N,..");
+  command->add_option("--context", o.context, "Tokens in the cache after the step (default 2048,32768)")
+      ->delimiter(',')
+      ->type_name("N,..");
+  command->add_option("--chunk", o.chunk, "Prefill: new tokens of each request (default 8192)")
+      ->delimiter(',')
+      ->type_name("N,..");
+  command->add_option("--repeats", o.repeats, "Steps timed for each case (default 20)")
+      ->check(CLI::Range(1, 10000))
+      ->type_name("N");
+  command
+      ->add_option("--gpu-memory-utilization", o.gpu_memory_utilization, "Of the GPU's memory (default 0.92)")
+      ->check(CLI::Range(0.05, 1.0))
+      ->type_name("U");
+  command->add_flag("--json", o.json, "One line of JSON for each case instead of tables");
+  command->add_option("--svg", o.svg, "Write a picture of the last case's timeline")->type_name("FILE");
+  add_load(command, o.load);
+  command->footer(
+      "Examples:\n"
+      "  sparrow bench step --preset m3 --tensor-parallel-size 8 --batch 1,8,64 --context 2048,32768,131072\n"
+      "  sparrow bench step --preset m3 --tensor-parallel-size 8 --phase prefill --batch 1 --context "
+      "8192,16384\n"
+      "  sparrow bench step --model /tmp/small --batch 64 --svg step.svg\n");
+  return command;
+}
+
+}  // namespace sparrow::cli

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The command lines of `sparrow plan` and `sparrow doctor`, and the flags about a model that several commands
+// share.
+#include <CLI/CLI.hpp>
+
+#include "cli/args_parts.h"
+
+namespace sparrow::cli {
+
+void add_load(CLI::App* command, LoadOptions& o) {
+  const char* group = "Model";
+  add_overrides(command, o.hf_overrides);
+  command
+      ->add_option("--load-format", o.load_format,
+                   "auto: the checkpoint; dummy: random weights of config.json's shapes")
+      ->type_name("FORMAT")
+      ->group(group);
+  command
+      ->add_option("--kv-cache-dtype", o.kv_cache_dtype,
+                   "auto (the model's type), bfloat16, fp8 or fp8_e4m3 (on a GPU)")
+      ->type_name("TYPE")
+      ->group(group);
+  command->add_option("--device", o.device, "auto (default: a GPU where there is one), cpu or cuda")
+      ->type_name("DEVICE")
+      ->group(group);
+}
+
+void add_overrides(CLI::App* command, std::string& overrides) {
+  command
+      ->add_option("--hf-overrides", overrides,
+                   "JSON to lay over config.json; the text model's fields go into \"text_config\"")
+      ->check([](const std::string& text) { return text.empty() ? "must be JSON, got nothing" : ""; })
+      ->type_name("JSON")
+      ->group("Model");
+}
+
+CLI::App* add_plan(CLI::App& app, PlanOptions& o) {
+  CLI::App* command =
+      app.add_subcommand("plan", "Show what a model needs of a machine's memory, and what fits");
+  const auto number = [&](const char* flag, auto& value, const char* help) {
+    command->add_option(flag, value, help)->check(CLI::Range(int64_t{1}, int64_t{1} << 30))->type_name("N");
+  };
+  command->add_option("model,--model", o.model, "Folder, config.json, or m3, m3-mxfp8, m3-layer, small, tiny")
+      ->required()
+      ->type_name("MODEL");
+  command->add_option("--gpus,--tensor-parallel-size", o.gpus, "GPUs that share the model (default 1)")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
+  command->add_option("--gpu", o.gpu, "h100, h800, h20, h200 (default), b200, a size such as 96G, or cpu")
+      ->type_name("KIND");
+  number("--max-model-len", o.max_model_len, "Tokens of a prompt and its answer (default: the model's)");
+  command->add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto, bfloat16, fp8 or fp8_e4m3")
+      ->type_name("TYPE");
+  command
+      ->add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
+                   "Share of a GPU's memory that may be used (default 0.9)")
+      ->check(CLI::Range(0.01, 1.0))
+      ->type_name("U");
+  number("--max-num-seqs", o.max_num_seqs, "Sequences running at the same time (default 256)");
+  number("--max-num-batched-tokens", o.max_num_batched_tokens,
+         "Tokens run in one step (default 8192; cpu: 512)");
+  command->add_option("--kv-cache-memory", o.kv_cache_memory, "Size of the cache (default: what is left)")
+      ->type_name("SIZE");
+  add_overrides(command, o.hf_overrides);
+  command->add_flag("--json", o.json, "One line of JSON instead of a table");
+  command->footer(
+      "Examples:\n"
+      "  sparrow plan m3 --gpus 8 --max-model-len 131072\n"
+      "  sparrow plan /models/m3/config.json --gpus 8 --gpu h20 --kv-cache-dtype fp8\n"
+      "  sparrow plan /tmp/small --gpu cpu --json\n"
+      "\nExit code 1: it does not fit. No weights are read.\n");
+  return command;
+}
+
+CLI::App* add_doctor(CLI::App& app, DoctorOptions& o) {
+  CLI::App* command =
+      app.add_subcommand("doctor", "Look for what is wrong with this machine, or with a model");
+  command->add_option("model,--model", o.model, "Folder of a checkpoint to look at as well")
+      ->type_name("MODEL");
+  command->add_option("--host", o.host, "Address to try (default 127.0.0.1)")->type_name("ADDR");
+  command->add_option("--port", o.port, "Port to try (default 8000)")
+      ->check(CLI::Range(0, 65535))
+      ->type_name("N");
+  add_overrides(command, o.hf_overrides);
+  command->add_flag("--json", o.json, "One line of JSON instead of a list");
+  command->footer(
+      "Examples:\n"
+      "  sparrow doctor\n"
+      "  sparrow doctor /models/m3 --port 9000\n"
+      "\nExit code 1: something fails.\n");
+  return command;
+}
+
+}  // namespace sparrow::cli

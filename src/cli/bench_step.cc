@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+// `sparrow bench step`: the time of one step of one rank, part by part, beside the floor of each part.
+#include "cli/bench_step.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <random>
+
+#include "base/json_writer.h"
+#include "base/progress.h"
+#include "cli/load_model.h"
+#include "cli/step_cost.h"
+#include "cli/step_picture.h"
+#include "engine/model_runner.h"
+#include "model/synthetic.h"
+
+namespace sparrow::cli {
+namespace {
+
+struct Case {
+  int batch, queries, context;
+};
+
+std::vector<Case> cases_of(const BenchStepOptions& options) {
+  std::vector<Case> cases;
+  for (const int context : options.context)
+    for (const int batch : options.batch) {
+      if (options.phase == "decode") {
+        cases.push_back({batch, 1, context});
+        continue;
+      }
+      for (const int chunk : options.chunk) cases.push_back({batch, std::min(chunk, context), context});
+    }
+  return cases;
+}
+
+// Requests of random ids whose blocks lie anywhere in the cache, each request's its own as far as there are
+// enough.
+Batch make_batch(const Case& c, int vocab_size, int num_blocks) {
+  std::mt19937_64 random(7);
+  Batch batch;
+  batch.cu_seqlens_q = {0};
+  batch.max_blocks = static_cast<int>(blocks_for_tokens(c.context));
+  std::vector<int32_t> order(num_blocks);
+  for (int i = 0; i < num_blocks; ++i) order[i] = i;
+  std::shuffle(order.begin(), order.end(), random);
+  for (int r = 0; r < c.batch; ++r) {
+    const int64_t first_block = int64_t{r} * batch.max_blocks;
+    const auto block = [&](int64_t i) { return order[(first_block + i) % num_blocks]; };
+    for (int i = 0; i < batch.max_blocks; ++i) batch.block_table.push_back(block(i));
+    for (int q = 0; q < c.queries; ++q) {
+      const int position = c.context - c.queries + q;
+      batch.ids.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocab_size)));
+      batch.positions.push_back(position);
+      batch.slots.push_back(int64_t{block(position / kBlockTokens)} * kBlockTokens + position % kBlockTokens);
+    }
+    batch.cu_seqlens_q.push_back(batch.num_tokens());
+    batch.seq_lens.push_back(c.context);
+    batch.logit_rows.push_back(batch.num_tokens() - 1);
+  }
+  return batch;
+}
+
+struct PartResult {
+  PartCost cost;
+  double us = 0, floor_us = 0;
+};
+
+struct CaseResult {
+  Case c;
+  StepTimes times;
+  std::vector<PartResult> parts;
+  double floor_us = 0, bytes = 0, flops = 0, experts_hit = 0;
+
+  double fraction() const { return floor_us / times.median_us; }
+  // Of the time from one step's ids to the next one's, the GPU works this share.
+  double busy() const { return std::min(1.0, (times.median_us + times.sampling_us) / times.wall_us); }
+};
+
+CaseResult evaluate(const Case& c, StepTimes times, const ModelConfig& config, const ParallelConfig& parallel,
+                    DType kv_dtype) {
+  CaseResult result{.c = c};
+  const StepWork work{.requests = c.batch,
+                      .queries = c.queries,
+                      .context = c.context,
+                      .kv_dtype = kv_dtype,
+                      .experts_hit = times.experts_hit};
+  for (const PartCost& cost : step_cost(config, parallel, work)) {
+    PartResult part{.cost = cost, .floor_us = cost.floor_us(times.read_bytes_per_us, times.flops_per_us)};
+    for (const StepTimes::Span& span : times.timeline)
+      if (span.part == cost.part) part.us += span.end_us - span.begin_us;
+    result.floor_us += part.floor_us;
+    result.bytes += cost.bytes;
+    result.flops += cost.flops;
+    result.parts.push_back(part);
+  }
+  int layers = 0;
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    if (!config.layer_is_moe[layer]) continue;
+    ++layers;
+    result.experts_hit += times.experts_hit[layer];
+  }
+  if (layers > 0) result.experts_hit /= layers;
+  result.times = std::move(times);
+  return result;
+}
+
+void print_parts(const CaseResult& r) {
+  std::printf("\n  %-20s %10s %10s %10s %9s %9s\n", "part", "us", "floor us", "fraction", "GB", "TFLOP");
+  for (const PartResult& part : r.parts)
+    if (part.us > 0)
+      std::printf("  %-20s %10.1f %10.1f %9.0f%% %9.3f %9.3f\n", std::string(part.cost.part).c_str(), part.us,
+                  part.floor_us, 100 * part.floor_us / part.us, part.cost.bytes / 1e9,
+                  part.cost.flops / 1e12);
+  std::printf("  attention: %s\n", r.times.attention_kernels.c_str());
+}
+
+void print_case(const CaseResult& r) {
+  std::printf("\n%d request%s x %d new token%s, context %d\n", r.c.batch, r.c.batch == 1 ? "" : "s",
+              r.c.queries, r.c.queries == 1 ? "" : "s", r.c.context);
+  std::printf(
+      "  step %.2f ms (%.2f to %.2f), floor %.2f ms: %.2fx; %.2f GB, %.2f TFLOP (%.0f%% of %.0f TFLOP/s)\n",
+      r.times.median_us / 1e3, r.times.min_us / 1e3, r.times.max_us / 1e3, r.floor_us / 1e3,
+      r.times.median_us / r.floor_us, r.bytes / 1e9, r.flops / 1e12,
+      100 * r.flops / r.times.median_us / r.times.flops_per_us, r.times.flops_per_us / 1e6);
+  std::printf(
+      "  from ids to ids %.2f ms, of it sampling %.0f us; the GPU works %.1f%% of it; %.1f experts hit\n",
+      r.times.wall_us / 1e3, r.times.sampling_us, 100 * r.busy(), r.experts_hit);
+  print_parts(r);
+}
+
+void print_json(const CaseResult& r, const BenchStepOptions& options) {
+  JsonWriter json(JsonWriter::Style::kSpaced);
+  json.begin_object().key("phase").string(options.phase).key("batch").integer(r.c.batch);
+  json.key("queries").integer(r.c.queries).key("context").integer(r.c.context);
+  json.key("tensor_parallel_size").integer(options.tensor_parallel_size);
+  json.key("kv_cache_dtype").string(options.load.kv_cache_dtype);
+  json.key("step_us").number(r.times.median_us).key("min_us").number(r.times.min_us);
+  json.key("max_us").number(r.times.max_us).key("floor_us").number(r.floor_us);
+  json.key("fraction_of_floor").number(r.fraction()).key("wall_us").number(r.times.wall_us);
+  json.key("sampling_us").number(r.times.sampling_us).key("gpu_busy").number(r.busy());
+  json.key("experts_hit").number(r.experts_hit).key("bytes").number(r.bytes).key("flops").number(r.flops);
+  json.key("read_gb_per_s").number(r.times.read_bytes_per_us / 1e3);
+  json.key("product_tflops").number(r.times.flops_per_us / 1e6);
+  json.key("parts").begin_object();
+  for (const PartResult& part : r.parts) {
+    json.key(part.cost.part).begin_object().key("us").number(part.us).key("floor_us").number(part.floor_us);
+    json.key("bytes").number(part.cost.bytes).key("flops").number(part.cost.flops).end_object();
+  }
+  json.end_object().end_object();
+  std::puts(json.text().c_str());
+  std::fflush(stdout);
+}
+
+Status check(const BenchStepOptions& options) {
+  if (options.model.empty() == options.preset.empty())
+    return Error{Errc::kInvalidArgument, "bench step needs either --model or --preset"};
+  if (options.phase != "decode" && options.phase != "prefill")
+    return Error{Errc::kInvalidArgument, strf("--phase must be decode or prefill, got {}", options.phase)};
+  return Ok{};
+}
+
+// Of the preset's shapes, without weights.
+Result<ModelConfig> preset_config(const std::string& preset) {
+  const SyntheticConfig text = SPARROW_TRY(synthetic_config(preset, DType::kBF16));
+  return parse_config(text.config_json, text.generation_config_json);
+}
+
+}  // namespace
+
+Status run_bench_step(const BenchStepOptions& options) {
+  SPARROW_TRY(check(options));
+  std::optional<Checkpoint> checkpoint;
+  if (options.preset.empty()) checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load));
+  ModelConfig config = checkpoint ? checkpoint->config() : SPARROW_TRY(preset_config(options.preset));
+  config.dtype = DType::kBF16;
+
+  const std::vector<Case> cases = cases_of(options);
+  RunnerOptions runner_options{
+      .device = Device::kCuda, .max_context = 0, .max_batch_tokens = 1, .max_sequences = 1};
+  for (const Case& c : cases) {
+    if (c.context > config.max_positions)
+      return Error{Errc::kInvalidArgument,
+                   strf("--context {} exceeds the model's {} positions", c.context, config.max_positions)};
+    runner_options.max_context = std::max<int64_t>(runner_options.max_context, c.context);
+    runner_options.max_batch_tokens = std::max(runner_options.max_batch_tokens, c.batch * c.queries);
+    runner_options.max_sequences = std::max(runner_options.max_sequences, c.batch);
+  }
+  const DType kv_dtype = SPARROW_TRY(cache_dtype(options.load.kv_cache_dtype, config.dtype, Device::kCuda));
+  ProgressBar bar("weights", ProgressBar::Unit::kBytes);
+  runner_options.gpu = {.parallel_size = options.tensor_parallel_size,
+                        .rank = options.rank,
+                        .kv_dtype = kv_dtype,
+                        .memory_utilization = options.gpu_memory_utilization,
+                        .progress = bar.callback()};
+  if (!checkpoint || options.load.load_format == "dummy") runner_options.gpu.dummy_seed = 0;
+  const Weights none;
+  auto runner =
+      SPARROW_TRY(ModelRunner::create(config, checkpoint ? checkpoint->weights() : none, runner_options));
+  bar.finish();
+  runner->fill_cache(1);
+  const EngineInfo& info = runner->info();
+  std::fputs(strf("{}: weights {:.2f} GiB, cache {:.2f} GiB ({} tokens), workspace {:.2f} GiB\n", info.device,
+                  static_cast<double>(info.weight_bytes) / (1 << 30),
+                  static_cast<double>(info.cache_bytes) / (1 << 30), info.cache_tokens,
+                  static_cast<double>(info.workspace_bytes) / (1 << 30))
+                 .c_str(),
+             stderr);
+
+  const ParallelConfig parallel{.size = options.tensor_parallel_size, .rank = options.rank};
+  std::string picture;
+  for (const Case& c : cases) {
+    const Batch batch = make_batch(c, config.vocab_size, info.num_blocks);
+    StepTimes times = SPARROW_TRY(runner->profile(batch, options.repeats));
+    const CaseResult result = evaluate(c, std::move(times), config, parallel, kv_dtype);
+    if (options.json)
+      print_json(result, options);
+    else
+      print_case(result);
+    if (!options.svg.empty()) picture = step_picture(result.times);
+  }
+  if (!options.svg.empty() && !(std::ofstream(options.svg) << picture))
+    return Error{Errc::kIo, strf("{} could not be written", options.svg.string())};
+  return Ok{};
+}
+
+}  // namespace sparrow::cli

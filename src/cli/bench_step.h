@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+// `sparrow bench step`: what it takes.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "cli/load_options.h"
+
+namespace sparrow::cli {
+
+struct BenchStepOptions {
+  std::filesystem::path model;  // one of these
+  std::string preset;
+  int tensor_parallel_size = 1, rank = 0;
+  std::string phase = "decode";              // or "prefill"
+  std::vector<int> batch = {1, 8, 64};       // requests
+  std::vector<int> context = {2048, 32768};  // tokens in the cache after the step
+  std::vector<int> chunk = {8192};           // prefill: new tokens of a request
+  int repeats = 20;
+  double gpu_memory_utilization = 0.92;
+  bool json = false;
+  std::filesystem::path svg;  // a picture of the last case's step; empty: none
+  LoadOptions load{.device = "cuda"};
+};
+Status run_bench_step(const BenchStepOptions& options);
+
+}  // namespace sparrow::cli

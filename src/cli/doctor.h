@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// `sparrow doctor`: what this machine, this build and a model are good for, each finding with what to do
+// next.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace sparrow::cli {
+
+struct DoctorOptions {
+  std::filesystem::path model;  // a folder; empty: the machine only
+  std::string host = "127.0.0.1";
+  int port = 8000;
+  std::string hf_overrides;
+  bool json = false;
+  std::filesystem::path root = "/";  // where proc, sys and dev are: tests have their own
+};
+
+struct Finding {
+  enum class Level : uint8_t { kOk, kWarn, kFail };
+  Level level = Level::kOk;
+  std::string topic;
+  std::string text;
+  std::string next = {};  // what to do about it; empty: nothing
+};
+
+std::vector<Finding> examine(const DoctorOptions& options);
+
+// The code to exit with: 1 where something fails.
+Result<int> run_doctor(const DoctorOptions& options);
+
+// The parts of it.
+std::vector<Finding> examine_machine(const std::filesystem::path& root);
+std::vector<Finding> examine_gpus(const std::filesystem::path& root);
+Finding examine_port(const std::string& host, int port);
+std::vector<Finding> examine_model(const DoctorOptions& options);
+
+}  // namespace sparrow::cli

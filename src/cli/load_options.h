@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// What commands that run a model are told about it: flags as they were given.
+#pragma once
+
+#include <string>
+
+namespace sparrow::cli {
+
+struct LoadOptions {
+  std::string hf_overrides;             // JSON to lay over config.json; empty: none
+  std::string load_format = "auto";     // "auto": the checkpoint; "dummy": random weights, none are read
+  std::string kv_cache_dtype = "auto";  // "auto", "bfloat16", "fp8", "fp8_e4m3"
+  std::string device = "auto";          // "cpu", "cuda"; "auto" until resolve_device() has looked
+};
+
+}  // namespace sparrow::cli

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/memory_plan.h"
+
+#include <algorithm>
+#include <array>
+
+#include "cli/byte_size.h"
+#include "cli/load_model.h"
+#include "model/device_layout.h"
+
+namespace sparrow::cli {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+struct GpuKind {
+  std::string_view name;
+  double gib;         // that a program can have of it
+  bool runs_kernels;  // there are kernels for it; the others are there to compare
+};
+
+// What programs get of the memory in the data sheet: the H200's was read off one, the others are what their
+// users report.
+constexpr std::array kKinds = {
+    GpuKind{"h100", 79.1, true},  GpuKind{"h800", 79.1, true},   GpuKind{"h20", 95.0, true},
+    GpuKind{"h200", 139.8, true}, GpuKind{"b200", 178.3, false},
+};
+
+struct Card {
+  std::string name;
+  int64_t bytes;
+  bool runs_kernels;
+};
+
+Result<Card> find_card(const std::string& name) {
+  std::string known;
+  for (const GpuKind& kind : kKinds) {
+    if (kind.name == name) return Card{name, static_cast<int64_t>(kind.gib * kGiB), kind.runs_kernels};
+    known += strf("{}, ", kind.name);
+  }
+  const auto bytes = parse_byte_size(name, "--gpu");
+  if (!bytes.ok())
+    return Error{Errc::kInvalidArgument,
+                 strf("--gpu must be one of {}cpu, or a size such as 96G, got {}", known, name)};
+  return Card{"GPU of " + byte_string(bytes.value()), bytes.value(), true};
+}
+
+void fill_cache_types(MemoryPlan& plan, const ModelConfig& config, DType kv_dtype) {
+  plan.kv_dtype = kv_dtype;
+  plan.index_dtype = index_dtype(kv_dtype);
+  const Ledger ledger = make_ledger(config, {.size = plan.ranks}, plan.kv_dtype, plan.index_dtype, false);
+  plan.kv_token_bytes = ledger.kv_token_bytes;
+  plan.index_token_bytes = ledger.index_token_bytes;
+}
+
+void size_cache(MemoryPlan& plan, std::optional<int64_t> cache_bytes) {
+  const int64_t left = plan.budget_bytes - plan.weight_bytes - plan.workspace.bytes;
+  plan.num_blocks = std::max<int64_t>(cache_bytes.value_or(left), 0) / plan.block_bytes();
+  plan.fits = left >= plan.block_bytes() && plan.num_blocks > 0 && plan.cache_bytes() <= left &&
+              !(plan.is_length_given && plan.cache_tokens() < plan.max_model_len);
+}
+
+Result<MemoryPlan> plan_cpu(const ModelConfig& config, const MemoryPlanOptions& o) {
+  if (o.gpus != 1)
+    return Error{Errc::kInvalidArgument, strf("--gpus {}: with --gpu cpu there is one rank", o.gpus)};
+  MemoryPlan plan{.is_cpu = true, .device = "cpu"};
+  const DType kv_dtype = SPARROW_TRY(cache_dtype(o.kv_cache_dtype, config.dtype, Device::kCpu));
+  fill_cache_types(plan, config, kv_dtype);
+  const Ledger ledger = make_ledger(config, {}, kv_dtype, kv_dtype, /*vision=*/true);
+  plan.weights = ledger.weights;
+  plan.weight_bytes = plan.stored_bytes = ledger.weight_bytes;
+  plan.memory_bytes = plan.budget_bytes = o.machine_bytes;
+  plan.max_model_len = o.max_model_len > 0 ? o.max_model_len : config.max_positions;
+  plan.is_length_given = o.max_model_len > 0;
+  const int tokens = o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens : kCpuBatchTokens;
+  plan.workspace = cpu_workspace(config,
+                                 {.max_tokens = std::max(tokens, o.max_num_seqs),
+                                  .max_sequences = o.max_num_seqs,
+                                  .max_context = plan.max_model_len},
+                                 o.threads);
+  size_cache(plan, o.kv_cache_bytes.value_or(default_cache_tokens(plan.block_bytes(), o.machine_bytes) / 128 *
+                                             plan.block_bytes()));
+  return plan;
+}
+
+Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& o) {
+  const Card card = SPARROW_TRY(find_card(o.gpu));
+  const ParallelConfig parallel{.size = o.gpus};
+  SPARROW_TRY(validate(config, parallel));
+  MemoryPlan plan{.runs_kernels = card.runs_kernels, .device = card.name, .ranks = o.gpus};
+  fill_cache_types(plan, config, SPARROW_TRY(cache_dtype(o.kv_cache_dtype, config.dtype, Device::kCuda)));
+  plan.memory_bytes = card.bytes;
+  plan.budget_bytes = static_cast<int64_t>(static_cast<double>(card.bytes) * o.gpu_memory_utilization);
+
+  // The text model only, in bf16 whatever the checkpoint holds.
+  ModelConfig held = config;
+  held.quant = QuantFormat::kNone;
+  held.dtype = DType::kBF16;
+  const Ledger ledger = make_ledger(held, parallel, DType::kBF16, DType::kBF16, /*vision=*/false);
+  plan.weights = ledger.weights;
+  plan.weight_bytes = static_cast<int64_t>(SPARROW_TRY(device_weight_bytes(held, parallel)));
+  if (const int64_t padding = plan.weight_bytes - ledger.weight_bytes; padding > 0)
+    plan.weights.push_back({"padding for the kernels", padding});
+  plan.stored_bytes = make_ledger(config, parallel, DType::kBF16, DType::kBF16, false).weight_bytes;
+  plan.max_model_len = o.max_model_len > 0 ? o.max_model_len : config.max_positions;
+  plan.is_length_given = o.max_model_len > 0;
+  const int tokens = o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens : kGpuBatchTokens;
+  plan.workspace = SPARROW_TRY(gpu_workspace(held, parallel,
+                                             {.max_tokens = std::max(tokens, o.max_num_seqs),
+                                              .max_sequences = o.max_num_seqs,
+                                              .max_context = plan.max_model_len}));
+  size_cache(plan, o.kv_cache_bytes);
+  return plan;
+}
+
+Result<MemoryPlan> plan_bare(const ModelConfig& config, const MemoryPlanOptions& o) {
+  return o.gpu == "cpu" ? plan_cpu(config, o) : plan_gpu(config, o);
+}
+
+// The plan with one thing changed, if it can be made and fits.
+template <typename Change>
+std::optional<MemoryPlan> changed(const ModelConfig& config, MemoryPlanOptions options, Change&& change) {
+  change(options);
+  Result<MemoryPlan> plan = plan_bare(config, options);
+  if (!plan.ok() || !plan->fits) return std::nullopt;
+  return std::move(plan).value();
+}
+
+void add_problem(MemoryPlan& plan) {
+  const int64_t need = plan.weight_bytes + plan.workspace.bytes + plan.block_bytes();
+  if (need > plan.budget_bytes)
+    plan.advice.push_back(
+        strf("does not fit: weights, workspace and one block of cache need {}, and {} may be used",
+             byte_string(need), byte_string(plan.budget_bytes)));
+  else if (plan.num_blocks == 0 || plan.used_bytes() > plan.budget_bytes)
+    plan.advice.push_back(strf(
+        "does not fit: a cache of {} with everything else needs {}, and {} may be used",
+        byte_string(plan.cache_bytes()), byte_string(plan.used_bytes()), byte_string(plan.budget_bytes)));
+  else
+    plan.advice.push_back(strf("does not fit: a request of {} tokens, in a cache of {}",
+                               grouped(plan.max_model_len), grouped(plan.cache_tokens())));
+}
+
+void add_ways_out(MemoryPlan& plan, const ModelConfig& config, const MemoryPlanOptions& options) {
+  const auto say = [&](std::string what, const std::optional<MemoryPlan>& other) {
+    if (other)
+      plan.advice.push_back(
+          strf("fits with {}: {} tokens in the cache", what, grouped(other->cache_tokens())));
+  };
+  if (plan.is_length_given && plan.num_blocks > 0 && plan.used_bytes() <= plan.budget_bytes)
+    plan.advice.push_back(strf("fits with --max-model-len {}", plan.cache_tokens()));
+  if (options.kv_cache_bytes)
+    say("no --kv-cache-memory", changed(config, options, [](auto& o) { o.kv_cache_bytes.reset(); }));
+  if (plan.is_cpu) {
+    constexpr int64_t kMiB = 1 << 20;
+    const int64_t wanted = (blocks_for_tokens(plan.max_model_len) * plan.block_bytes() + kMiB - 1) / kMiB;
+    say(strf("--kv-cache-memory {}M", wanted),
+        changed(config, options, [&](auto& o) { o.kv_cache_bytes = wanted * kMiB; }));
+    return;
+  }
+  if (plan.kv_dtype != DType::kF8E4M3)
+    say("--kv-cache-dtype fp8", changed(config, options, [](auto& o) { o.kv_cache_dtype = "fp8"; }));
+  if (const int64_t fewer = options.max_num_seqs / 4; fewer > 0)
+    if (const auto other = changed(config, options, [&](auto& o) {
+          o.max_num_seqs = static_cast<int>(fewer);
+          o.max_num_batched_tokens =
+              std::min(o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens : kGpuBatchTokens, 2048);
+        }))
+      say(strf("--max-num-seqs {} --max-num-batched-tokens 2048", fewer), other);
+  for (int gpus = options.gpus * 2; gpus <= 64; gpus *= 2)
+    if (const auto other = changed(config, options, [&](auto& o) { o.gpus = gpus; })) {
+      say(strf("--gpus {}", gpus), other);
+      return;
+    }
+}
+
+}  // namespace
+
+std::string grouped(int64_t value) {
+  std::string digits = strf("{}", value);
+  for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
+    digits.insert(static_cast<size_t>(at), ",");
+  return digits;
+}
+
+int64_t MemoryPlan::full_requests() const {
+  return num_blocks / std::max<int64_t>(blocks_for_tokens(max_model_len), 1);
+}
+
+Result<MemoryPlan> make_memory_plan(const ModelConfig& config, const MemoryPlanOptions& options) {
+  if (options.max_model_len > config.max_positions)
+    return Error{Errc::kInvalidArgument, strf("--max-model-len {} exceeds the model's {} positions",
+                                              options.max_model_len, config.max_positions)};
+  MemoryPlan plan = SPARROW_TRY(plan_bare(config, options));
+  if (!plan.fits) {
+    add_problem(plan);
+    add_ways_out(plan, config, options);
+  } else if (plan.full_requests() == 0) {
+    plan.advice.push_back(strf("requests end at {} tokens: the cache is full then; the model can do {}",
+                               grouped(plan.cache_tokens()), grouped(plan.max_model_len)));
+    MemoryPlanOptions whole = options;
+    whole.max_model_len = plan.max_model_len;
+    add_ways_out(plan, config, whole);
+  }
+  if (!plan.runs_kernels)
+    plan.advice.push_back(strf("{}: for comparison only, the kernels are for Hopper", plan.device));
+  return plan;
+}
+
+}  // namespace sparrow::cli

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+// MemoryPlan: whether a model fits, and what is left for its cache, from the configuration alone. Plain
+// arithmetic; `sparrow plan` shows it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/config.h"
+#include "model/ledger.h"
+#include "model/workspace.h"
+
+namespace sparrow::cli {
+
+struct MemoryPlanOptions {
+  int gpus = 1;               // ranks, tensor parallel
+  std::string gpu = "h200";   // its kind, a size such as 96G, or "cpu"
+  int64_t max_model_len = 0;  // 0: what the model was made for and the cache can hold
+  std::string kv_cache_dtype = "auto";
+  double gpu_memory_utilization = 0.9;
+  int max_num_seqs = 256;
+  int max_num_batched_tokens = 0;         // 0: what `serve` takes there
+  std::optional<int64_t> kv_cache_bytes;  // the cache's size, instead of what is left
+  int64_t machine_bytes = 0;              // memory of this machine, for "cpu"
+  int threads = 1;                        // for "cpu"
+};
+
+// One rank; all of them hold the same.
+struct MemoryPlan {
+  bool is_cpu = false;
+  bool runs_kernels = true;
+  std::string device;
+  int ranks = 1;
+  int64_t memory_bytes = 0, budget_bytes = 0;  // in all, and as much of it as may be used
+  std::vector<LedgerRow> weights;
+  int64_t weight_bytes = 0;
+  int64_t stored_bytes = 0;  // of the same weights in the checkpoint
+  Workspace workspace;
+  DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;
+  int64_t kv_token_bytes = 0, index_token_bytes = 0;
+  int64_t num_blocks = 0;
+  int64_t max_model_len = 0;  // that was asked for, or the model's
+  bool is_length_given = false;
+
+  int64_t block_bytes() const { return (kv_token_bytes + index_token_bytes) * 128; }
+  int64_t cache_bytes() const { return block_bytes() * num_blocks; }
+  int64_t cache_tokens() const { return num_blocks * 128; }
+  int64_t used_bytes() const { return weight_bytes + workspace.bytes + cache_bytes(); }
+  // Tokens of the longest request that can be served.
+  int64_t longest_request() const { return std::min(max_model_len, cache_tokens()); }
+  int64_t full_requests() const;  // of max_model_len tokens, at the same time
+
+  bool fits = true;
+  std::vector<std::string> advice;  // what does not fit, and what to change; a sentence each
+};
+
+// "1,048,576"
+std::string grouped(int64_t value);
+
+// Error: a flag makes no sense, or the model cannot be cut that way.
+Result<MemoryPlan> make_memory_plan(const ModelConfig& config, const MemoryPlanOptions& options);
+
+}  // namespace sparrow::cli

@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+// `sparrow plan`: the memory of one rank as a table, and what fits into it.
+#include "cli/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <filesystem>
+
+#include "base/json.h"
+#include "base/json_writer.h"
+#include "base/thread_pool.h"
+#include "cli/byte_size.h"
+#include "cli/load_model.h"
+#include "cli/memory_plan.h"
+#include "model/census.h"
+#include "model/overrides.h"
+#include "model/synthetic.h"
+
+namespace sparrow::cli {
+namespace {
+
+struct NamedConfig {
+  std::string name;
+  ModelConfig config;
+};
+
+// "m3", and "m3-mxfp8" for the quantised release of it.
+Result<NamedConfig> preset_config(const std::string& name, const std::string& overrides) {
+  constexpr std::string_view kQuantised = "-mxfp8";
+  const bool quantised = name.ends_with(kQuantised);
+  const std::string preset = quantised ? name.substr(0, name.size() - kQuantised.size()) : name;
+  SyntheticConfig texts = SPARROW_TRY(synthetic_config(preset, quantised ? DType::kF8E4M3 : DType::kBF16));
+  if (!overrides.empty()) texts.config_json = SPARROW_TRY(override_config(texts.config_json, overrides));
+  ModelConfig config = SPARROW_TRY(parse_config(texts.config_json, texts.generation_config_json));
+  return NamedConfig{name, std::move(config)};
+}
+
+Result<NamedConfig> find_config(const PlanOptions& o) {
+  std::error_code ec;
+  if (std::filesystem::exists(o.model, ec)) {
+    ModelConfig config = SPARROW_TRY(load_config(o.model, o.hf_overrides));
+    return NamedConfig{o.model, std::move(config)};
+  }
+  auto preset = preset_config(o.model, o.hf_overrides);
+  if (preset.ok() || preset.error().message.find("preset must be") == std::string::npos) return preset;
+  std::string names;
+  for (const SyntheticPreset& known : synthetic_presets()) names += strf(", {}", known.name);
+  return Error{Errc::kNotFound, strf("{} is neither a folder, nor a config.json, nor one of m3-mxfp8{}",
+                                     json_quoted(o.model), names)};
+}
+
+int64_t num_parameters(const ModelConfig& config) {
+  int64_t count = 0;
+  for (const TensorSpec& spec : expected_tensors(config))
+    if (spec.dtype != DType::kU8) count += spec.numel();  // scales are no parameters
+  return count;
+}
+
+std::string_view type_name(DType dtype) {
+  return dtype == DType::kF32 ? "f32" : dtype == DType::kBF16 ? "bf16" : "fp8";
+}
+
+class Table {
+ public:
+  explicit Table(const MemoryPlan& plan) : plan_(plan) {}
+
+  void print(const std::string& name, const ModelConfig& config) const {
+    title(name, config);
+    line("memory", plan_.memory_bytes);
+    if (plan_.budget_bytes != plan_.memory_bytes) line("that may be used", plan_.budget_bytes, true);
+    part("weights", plan_.weight_bytes, plan_.weights);
+    if (plan_.stored_bytes < plan_.weight_bytes * 9 / 10)
+      text(strf("  {} in the checkpoint, widened to bf16 on the GPU", byte_string(plan_.stored_bytes)));
+    part(plan_.is_cpu ? "scratch" : "workspace", plan_.workspace.bytes, plan_.workspace.rows);
+    line("cache", plan_.cache_bytes(), true);
+    token_line("K and V", plan_.kv_token_bytes, plan_.kv_dtype);
+    token_line("index keys", plan_.index_token_bytes, plan_.index_dtype);
+    line("  a block of 128 tokens", plan_.block_bytes());
+    bar();
+    row("tokens in the cache",
+        strf("{:>14}  in {} blocks", grouped(plan_.cache_tokens()), grouped(plan_.num_blocks)));
+    row("longest request", strf("{:>14}  tokens", grouped(plan_.longest_request())));
+    row(strf("requests of {} tokens", grouped(plan_.max_model_len)),
+        strf("{:>14}  at the same time", grouped(plan_.full_requests())));
+    for (size_t i = 0; i < plan_.advice.size(); ++i) text((i == 0 ? "\n" : "") + plan_.advice[i]);
+  }
+
+ private:
+  static constexpr int kNameWidth = 32, kBarWidth = 60;
+
+  static void text(const std::string& line) { std::fputs((line + "\n").c_str(), stdout); }
+  static void row(const std::string& name, const std::string& value) {
+    text(strf("{:<{}}{}", name, kNameWidth, value));
+  }
+
+  void title(const std::string& name, const ModelConfig& config) const {
+    const auto sparse = std::count(config.layer_is_sparse.begin(), config.layer_is_sparse.end(), 1);
+    text(strf("{}: {:.4g} B parameters, {} layers, {} of them block-sparse; {}, up to {} tokens", name,
+              static_cast<double>(num_parameters(config)) / 1e9, config.num_layers, sparse,
+              config.quant == QuantFormat::kMxfp8 ? "mxfp8" : type_name(config.dtype),
+              grouped(config.max_positions)));
+    if (plan_.is_cpu)
+      text("this machine, CPU\n");
+    else
+      text(strf("{} x {}{}\n", plan_.ranks, plan_.device,
+                plan_.ranks > 1 ? ", tensor parallel; each rank:" : ""));
+  }
+  void line(const std::string& name, int64_t bytes, bool share = false) const {
+    const double part = 100.0 * static_cast<double>(bytes) / static_cast<double>(plan_.budget_bytes);
+    row(name, strf("{:>14}{}", byte_string(bytes), share ? strf("{:>8.1f}%", part) : ""));
+  }
+  void part(const char* name, int64_t bytes, const std::vector<LedgerRow>& rows) const {
+    line(name, bytes, true);
+    for (const LedgerRow& detail : rows) line("  " + std::string(detail.name), detail.bytes);
+  }
+  static void token_line(const std::string& name, int64_t bytes, DType dtype) {
+    row("  " + name, strf("{:>12} B  a token, {}", grouped(bytes), type_name(dtype)));
+  }
+
+  // How the memory is shared out, as a picture.
+  void bar() const {
+    const auto cells = [&](int64_t bytes) {
+      const double share = static_cast<double>(bytes) / static_cast<double>(plan_.memory_bytes);
+      return static_cast<int>(std::lround(std::clamp(share, 0.0, 1.0) * kBarWidth));
+    };
+    const int weights = cells(plan_.weight_bytes),
+              workspace = cells(plan_.weight_bytes + plan_.workspace.bytes), used = cells(plan_.used_bytes());
+    std::string picture = "\n";
+    for (int i = 0; i < kBarWidth; ++i)
+      picture += i < weights ? "█" : i < workspace ? "▓" : i < used ? "▒" : "·";
+    text(picture);
+    text(strf("█ weights  ▓ {}  ▒ cache  · free\n", plan_.is_cpu ? "scratch" : "workspace"));
+  }
+
+  const MemoryPlan& plan_;
+};
+
+void print_json(const std::string& name, const ModelConfig& config, const MemoryPlan& plan) {
+  JsonWriter json(JsonWriter::Style::kSpaced);
+  const auto rows = [&](const char* key, const std::vector<LedgerRow>& list) {
+    json.key(key).begin_object();
+    for (const LedgerRow& row : list) json.key(row.name).integer(row.bytes);
+    json.end_object();
+  };
+  json.begin_object().key("model").string(name).key("parameters").integer(num_parameters(config));
+  json.key("device").string(plan.device).key("ranks").integer(plan.ranks);
+  json.key("memory_bytes").integer(plan.memory_bytes).key("budget_bytes").integer(plan.budget_bytes);
+  json.key("weight_bytes").integer(plan.weight_bytes).key("stored_weight_bytes").integer(plan.stored_bytes);
+  rows("weights", plan.weights);
+  json.key("workspace_bytes").integer(plan.workspace.bytes);
+  rows("workspace", plan.workspace.rows);
+  json.key("kv_cache_dtype").string(type_name(plan.kv_dtype));
+  json.key("kv_token_bytes").integer(plan.kv_token_bytes);
+  json.key("index_token_bytes").integer(plan.index_token_bytes);
+  json.key("block_bytes").integer(plan.block_bytes()).key("blocks").integer(plan.num_blocks);
+  json.key("cache_bytes").integer(plan.cache_bytes()).key("cache_tokens").integer(plan.cache_tokens());
+  json.key("max_model_len").integer(plan.max_model_len);
+  json.key("longest_request").integer(plan.longest_request());
+  json.key("full_requests").integer(plan.full_requests()).key("fits").boolean(plan.fits);
+  json.key("advice").begin_array();
+  for (const std::string& sentence : plan.advice) json.string(sentence);
+  json.end_array().end_object();
+  std::puts(json.text().c_str());
+}
+
+}  // namespace
+
+Result<int> run_plan(const PlanOptions& o) {
+  const NamedConfig model = SPARROW_TRY(find_config(o));
+  MemoryPlanOptions options{.gpus = o.gpus,
+                            .gpu = o.gpu,
+                            .max_model_len = o.max_model_len,
+                            .kv_cache_dtype = o.kv_cache_dtype,
+                            .gpu_memory_utilization = o.gpu_memory_utilization,
+                            .max_num_seqs = o.max_num_seqs,
+                            .max_num_batched_tokens = o.max_num_batched_tokens,
+                            .machine_bytes = machine_bytes(),
+                            .threads = ThreadPool::default_size()};
+  if (!o.kv_cache_memory.empty())
+    options.kv_cache_bytes = SPARROW_TRY(parse_byte_size(o.kv_cache_memory, "--kv-cache-memory"));
+  const MemoryPlan plan = SPARROW_TRY(make_memory_plan(model.config, options));
+  if (o.json)
+    print_json(model.name, model.config, plan);
+  else
+    Table(plan).print(model.name, model.config);
+  return plan.fits ? 0 : 1;
+}
+
+}  // namespace sparrow::cli

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// `sparrow plan`: what it takes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/result.h"
+
+namespace sparrow::cli {
+
+struct PlanOptions {
+  std::string model;  // a folder, a config.json, or the name of a preset
+  int gpus = 1;
+  std::string gpu = "h200";
+  int64_t max_model_len = 0;
+  std::string kv_cache_dtype = "auto";
+  double gpu_memory_utilization = 0.9;
+  int max_num_seqs = 256;
+  int max_num_batched_tokens = 0;
+  std::string kv_cache_memory;
+  std::string hf_overrides;
+  bool json = false;
+};
+
+// The code to exit with: 1 where the model does not fit.
+Result<int> run_plan(const PlanOptions& options);
+
+}  // namespace sparrow::cli

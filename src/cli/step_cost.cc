@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/step_cost.h"
+
+#include <algorithm>
+
+namespace sparrow::cli {
+namespace {
+
+constexpr double kBf16 = 2, kF32 = 4;
+constexpr double kBlock = 128;
+
+// Keys that the new tokens of one request see, summed over them, where each sees at most `most`.
+double keys_seen(const StepWork& work, double most) {
+  double sum = 0;
+  for (int q = 0; q < work.queries; ++q)
+    sum += std::min<double>(most, static_cast<double>(work.context - work.queries + q + 1));
+  return sum;
+}
+
+}  // namespace
+
+double PartCost::floor_us(double bytes_per_us, double flops_per_us) const {
+  return std::max(bytes / bytes_per_us, flops / flops_per_us);
+}
+
+std::vector<PartCost> step_cost(const ModelConfig& config, const ParallelConfig& parallel,
+                                const StepWork& work) {
+  const double tokens = static_cast<double>(work.tokens()), requests = work.requests;
+  const double hidden = config.hidden_size, head = config.head_dim;
+  const double query_heads = static_cast<double>(config.num_query_heads) / parallel.size;
+  const double kv_heads = kv_heads_per_rank(config, parallel.size);
+  const double q_dim = query_heads * head, kv_dim = kv_heads * head;
+  const double context = static_cast<double>(work.context);
+  const double kv_row = 2 * kv_dim * static_cast<double>(size_of(work.kv_dtype));  // K and V of a token
+  const double index_row = head * static_cast<double>(size_of(work.index_dtype));
+
+  PartCost norm{"norms"}, projection{"q/k/v product"}, store{"rotary + store"}, index{"index"};
+  PartCost attend{"sparse attention"}, dense{"dense attention"}, output{"output product"}, router{"router"};
+  PartCost experts{"experts"}, head_cost{"vocabulary"};
+  const auto product = [&](PartCost& cost, double n, double k, double rows, double weight_size) {
+    cost.bytes += n * k * weight_size + rows * (n + k) * kBf16;
+    cost.flops += 2 * rows * n * k;
+  };
+  for (int layer = 0; layer < config.num_layers; ++layer) {
+    const bool sparse = config.layer_is_sparse[layer];
+    const double rows_of_qkv = q_dim + 2 * kv_dim + (sparse ? kv_dim + head : 0);
+    norm.bytes += 2 * tokens * hidden * 4 * kBf16;  // twice: residual and delta in, residual and norm out
+    product(projection, rows_of_qkv, hidden, tokens, kBf16);
+    store.bytes += tokens * (rows_of_qkv + q_dim + (sparse ? kv_dim : 0)) * kBf16 + tokens * kv_row +
+                   (sparse ? tokens * index_row : 0);
+    if (sparse) {
+      const double selected = config.top_k_blocks * kBlock;
+      index.bytes += requests * context * index_row + tokens * kv_dim * kBf16;
+      index.flops += requests * 2 * kv_dim * keys_seen(work, context);
+      // However many queries select a block, it is read once; there are no more than all.
+      attend.bytes +=
+          requests * std::min(context, work.queries * selected) * kv_row + 2 * tokens * q_dim * kBf16;
+      attend.flops += requests * 4 * q_dim * keys_seen(work, selected);
+    } else {
+      dense.bytes += requests * context * kv_row + 2 * tokens * q_dim * kBf16;
+      dense.flops += requests * 4 * q_dim * keys_seen(work, context);
+    }
+    product(output, hidden, q_dim, tokens, kBf16);
+    if (config.layer_is_moe[layer]) {
+      const double inter = static_cast<double>(config.expert_intermediate_size) / parallel.size;
+      const double shared = static_cast<double>(config.shared_intermediate_size) / parallel.size;
+      router.bytes += config.num_experts * hidden * kF32 + tokens * hidden * kBf16;
+      router.flops += 2 * tokens * config.num_experts * hidden;
+      experts.bytes +=
+          3 * hidden * kBf16 * (work.experts_hit[layer] * inter + shared) + 2 * tokens * hidden * kBf16;
+      experts.flops += 6 * hidden * tokens * (config.experts_per_token * inter + shared);
+    } else {
+      const double inter = static_cast<double>(config.dense_intermediate_size) / parallel.size;
+      experts.bytes += 3 * hidden * inter * kBf16 + 2 * tokens * hidden * kBf16;
+      experts.flops += 6 * hidden * tokens * inter;
+    }
+  }
+  const double vocabulary = static_cast<double>(config.vocab_size) / parallel.size;
+  product(head_cost, vocabulary, hidden, requests, kBf16);
+  head_cost.bytes += requests * vocabulary * (kF32 - kBf16);
+  return {norm, projection, store, index, attend, dense, output, router, experts, head_cost};
+}
+
+}  // namespace sparrow::cli

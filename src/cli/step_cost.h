@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// StepCost: bytes and operations that a step cannot do without, part by part: every weight and every cached
+// key that is needed, read once. What `bench step` holds its times against. Plain arithmetic.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+#include "model/config.h"
+#include "model/sharding.h"
+
+namespace sparrow::cli {
+
+// Requests alike: each has `context` tokens in the cache after the step, the last `queries` of them new.
+struct StepWork {
+  int requests = 1;
+  int queries = 1;
+  int64_t context = 1;
+  DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;
+  std::span<const int> experts_hit;  // [layers] distinct routed experts
+
+  int64_t tokens() const { return int64_t{requests} * queries; }
+};
+
+struct PartCost {
+  std::string_view part;  // as StepTimes names it
+  double bytes = 0, flops = 0;
+
+  double floor_us(double bytes_per_us, double flops_per_us) const;
+};
+
+// One entry for each part, in the order in which they run.
+std::vector<PartCost> step_cost(const ModelConfig& config, const ParallelConfig& parallel,
+                                const StepWork& work);
+
+}  // namespace sparrow::cli

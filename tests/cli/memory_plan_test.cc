@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: Apache-2.0
+// The plan of a model's memory: the real M3 against published sizes, and small ones against what a process
+// allocates.
+#include "cli/memory_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "cli/load_model.h"
+#include "model/synthetic.h"
+#include "support/m3_config.h"
+#include "support/temp_dir.h"
+
+namespace sparrow::cli {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::StartsWith;
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr double kPublished = 1e-3;  // what the plan may be off from the published sizes
+
+ModelConfig m3(bool mxfp8 = false) {
+  return parse_config(mxfp8 ? test::m3_mxfp8_config_json() : test::m3_config_json(), "").value();
+}
+
+MemoryPlan plan_of(const ModelConfig& config, const MemoryPlanOptions& options) {
+  const auto plan = make_memory_plan(config, options);
+  EXPECT_TRUE(plan.ok()) << (plan.ok() ? "" : plan.error().message);
+  return plan.value();
+}
+
+TEST(MemoryPlan, OfTheRealModelAgreesWithPublishedSizes) {
+  const struct {
+    int gpus;
+    double gib;
+  } ranks[] = {{1, 793.90}, {4, 198.66}, {8, 99.59}, {16, 50.05}};
+  for (const auto& [gpus, gib] : ranks) {
+    const MemoryPlan plan = plan_of(m3(), {.gpus = gpus});
+    EXPECT_NEAR(static_cast<double>(plan.weight_bytes) / kGiB / gib, 1.0, kPublished) << gpus;
+    int64_t sum = 0;
+    for (const LedgerRow& row : plan.weights) sum += row.bytes;
+    EXPECT_EQ(sum, plan.weight_bytes);
+  }
+  const MemoryPlan eight = plan_of(m3(), {.gpus = 8});
+  EXPECT_EQ(eight.kv_token_bytes, 60 * 512);
+  EXPECT_EQ(eight.index_token_bytes, 57 * 256);
+  EXPECT_EQ(eight.block_bytes(), 45312 * 128);
+  const MemoryPlan fp8 = plan_of(m3(), {.gpus = 8, .kv_cache_dtype = "fp8"});
+  EXPECT_EQ(fp8.block_bytes(), 29952 * 128);
+}
+
+TEST(MemoryPlan, OfTheQuantisedModelSaysWhatIsStoredAndWhatIsHeld) {
+  const MemoryPlan plan = plan_of(m3(/*mxfp8=*/true), {.gpus = 8});
+  EXPECT_NEAR(static_cast<double>(plan.stored_bytes) / kGiB / 51.71, 1.0, kPublished);
+  EXPECT_NEAR(static_cast<double>(plan.weight_bytes) / kGiB / 99.59, 1.0, kPublished);
+  const MemoryPlan plain = plan_of(m3(), {.gpus = 8});
+  ASSERT_EQ(plan.weights.size(), plain.weights.size());
+  for (size_t i = 0; i < plan.weights.size(); ++i) EXPECT_EQ(plan.weights[i].bytes, plain.weights[i].bytes);
+}
+
+TEST(MemoryPlan, SharesOutExactlyWhatMayBeUsed) {
+  for (const double share : {0.85, 0.9, 1.0}) {
+    const MemoryPlan plan = plan_of(m3(), {.gpus = 8, .gpu_memory_utilization = share});
+    EXPECT_TRUE(plan.fits);
+    EXPECT_LE(plan.used_bytes(), plan.budget_bytes);
+    EXPECT_GT(plan.used_bytes() + plan.block_bytes(), plan.budget_bytes);
+    EXPECT_EQ(plan.cache_tokens(), plan.num_blocks * 128);
+  }
+}
+
+TEST(MemoryPlan, CountsWholeRequestsInWholeBlocks) {
+  // 129 tokens take two blocks.
+  const MemoryPlan plan = plan_of(m3(), {.gpus = 8, .max_model_len = 129});
+  EXPECT_EQ(plan.full_requests(), plan.num_blocks / 2);
+  EXPECT_EQ(plan.longest_request(), 129);
+}
+
+TEST(MemoryPlan, WhatDoesNotFitIsToldWhatWould) {
+  const MemoryPlan weights = plan_of(m3(), {.gpus = 4});
+  EXPECT_FALSE(weights.fits);
+  EXPECT_EQ(weights.num_blocks, 0);
+  EXPECT_THAT(weights.advice.front(), StartsWith("does not fit: weights, workspace and one block"));
+  EXPECT_THAT(weights.advice, Contains(StartsWith("fits with --gpus 8")));
+
+  const MemoryPlan length = plan_of(m3(), {.gpus = 8, .max_model_len = 700'000});
+  EXPECT_FALSE(length.fits);
+  EXPECT_THAT(length.advice.front(), HasSubstr("a request of 700,000 tokens"));
+  EXPECT_THAT(length.advice, Contains(StartsWith("fits with --kv-cache-dtype fp8")));
+  const std::string shorter = strf("fits with --max-model-len {}", length.cache_tokens());
+  EXPECT_THAT(length.advice, Contains(shorter));
+  // The advice is true.
+  EXPECT_TRUE(plan_of(m3(), {.gpus = 8, .max_model_len = length.cache_tokens()}).fits);
+  EXPECT_TRUE(plan_of(m3(), {.gpus = 8, .max_model_len = 700'000, .kv_cache_dtype = "fp8"}).fits);
+
+  const MemoryPlan cache = plan_of(m3(), {.gpus = 8, .kv_cache_bytes = int64_t{100} << 30});
+  EXPECT_FALSE(cache.fits);
+  EXPECT_THAT(cache.advice, Contains(StartsWith("fits with no --kv-cache-memory")));
+}
+
+TEST(MemoryPlan, AModelLongerThanTheCacheFitsAndSaysSo) {
+  const MemoryPlan plan = plan_of(m3(), {.gpus = 8});
+  EXPECT_TRUE(plan.fits);
+  EXPECT_EQ(plan.full_requests(), 0);
+  EXPECT_THAT(plan.advice.front(), StartsWith("requests end at"));
+  EXPECT_THAT(plan.advice, Contains(StartsWith("fits with --gpus 16")));
+}
+
+TEST(MemoryPlan, CardsThatTheKernelsAreNotForAreForComparison) {
+  const MemoryPlan plan = plan_of(m3(), {.gpus = 8, .gpu = "b200", .max_model_len = 8192});
+  EXPECT_TRUE(plan.fits);
+  EXPECT_THAT(plan.advice, Contains(HasSubstr("for comparison only")));
+  const MemoryPlan sized = plan_of(m3(), {.gpus = 8, .gpu = "141G", .max_model_len = 8192});
+  EXPECT_EQ(sized.memory_bytes, int64_t{141} << 30);
+  EXPECT_TRUE(sized.advice.empty());
+}
+
+TEST(MemoryPlan, FlagsThatMakeNoSenseAreRefused) {
+  const auto refusal = [](const MemoryPlanOptions& options) {
+    const auto plan = make_memory_plan(m3(), options);
+    return plan.ok() ? "" : plan.error().message;
+  };
+  EXPECT_THAT(refusal({.gpu = "abacus"}), HasSubstr("--gpu must be one of h100"));
+  EXPECT_THAT(refusal({.gpus = 3}), HasSubstr("num_attention_heads 64"));
+  EXPECT_THAT(refusal({.gpus = 2, .gpu = "cpu"}), HasSubstr("--gpus 2"));
+  EXPECT_THAT(refusal({.gpu = "cpu", .kv_cache_dtype = "fp8"}), HasSubstr("needs a GPU"));
+  EXPECT_THAT(refusal({.kv_cache_dtype = "int8"}), HasSubstr("--kv-cache-dtype must be"));
+  EXPECT_THAT(refusal({.max_model_len = 1 << 21}), HasSubstr("--max-model-len 2097152 exceeds"));
+}
+
+// The process is asked what it has; one percent is what its page tables and stacks may hide.
+TEST(MemoryPlan, OfTheCpuIsWhatAnEngineAllocates) {
+  constexpr double kProcess = 0.01;
+  const test::TempDir dir;
+  const SyntheticConfig texts = synthetic_config("small", DType::kBF16).value();
+  std::ofstream(dir.path() / "config.json") << texts.config_json;
+  const auto checkpoint = load_checkpoint(dir.path(), {.load_format = "dummy"});
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  for (const int64_t tokens : {int64_t{0}, int64_t{4096}}) {  // 0: what serve takes without a flag
+    const auto engine = start_engine(checkpoint.value(), {.cache_tokens = tokens});
+    ASSERT_TRUE(engine.ok()) << engine.error().message;
+    MemoryPlanOptions options{.gpu = "cpu", .machine_bytes = machine_bytes(), .threads = 2};
+    if (tokens > 0) options.kv_cache_bytes = static_cast<int64_t>(engine.value()->info().cache_bytes);
+    const MemoryPlan plan = plan_of(checkpoint->config(), options);
+    const auto held = static_cast<double>(checkpoint->weight_bytes() + engine.value()->info().cache_bytes);
+    EXPECT_NEAR(static_cast<double>(plan.weight_bytes + plan.cache_bytes()) / held, 1.0, kProcess);
+    EXPECT_EQ(plan.cache_tokens(), engine.value()->info().cache_tokens);
+    EXPECT_EQ(plan.cache_bytes(), static_cast<int64_t>(engine.value()->info().cache_bytes));
+  }
+}
+
+TEST(MemoryPlan, OfTheCpuNamesTheCacheThatAWholeContextNeeds) {
+  const auto texts = synthetic_config("small", DType::kBF16).value();
+  const ModelConfig config = parse_config(texts.config_json, "").value();
+  const MemoryPlan plan = plan_of(config, {.gpu = "cpu", .machine_bytes = int64_t{64} << 30});
+  EXPECT_EQ(plan.cache_tokens(), kDefaultCacheTokens);
+  EXPECT_THAT(plan.advice, Contains(StartsWith("fits with --kv-cache-memory 9984M")));
+  const MemoryPlan small = plan_of(config, {.gpu = "cpu", .machine_bytes = int64_t{256} << 20});
+  EXPECT_FALSE(small.fits);
+}
+
+TEST(CacheDtype, IsTheModelsOrWhatTheDeviceHas) {
+  EXPECT_EQ(cache_dtype("auto", DType::kF32, Device::kCpu).value(), DType::kF32);
+  EXPECT_EQ(cache_dtype("bfloat16", DType::kBF16, Device::kCpu).value(), DType::kBF16);
+  EXPECT_FALSE(cache_dtype("bfloat16", DType::kF32, Device::kCpu).ok());
+  EXPECT_EQ(cache_dtype("auto", DType::kF32, Device::kCuda).value(), DType::kBF16);
+  for (const char* flag : {"fp8", "fp8_e4m3"}) {
+    EXPECT_EQ(cache_dtype(flag, DType::kBF16, Device::kCuda).value(), DType::kF8E4M3);
+    EXPECT_THAT(cache_dtype(flag, DType::kBF16, Device::kCpu).error().message, HasSubstr(flag));
+  }
+  EXPECT_FALSE(cache_dtype("fp8_e5m2", DType::kBF16, Device::kCuda).ok());
+  EXPECT_FALSE(cache_dtype("", DType::kBF16, Device::kCpu).ok());
+}
+
+}  // namespace
+}  // namespace sparrow::cli
