@@ -130,9 +130,9 @@ TEST(Program, AnEndTokenEndsTheOutputUnlessIgnored) {
 TEST(Program, HelpTeachesByExample) {
   const auto top = run_sparrow({"--help"});
   EXPECT_EQ(top.exit_code, 0);
-  for (const char* word : {"generate", "trace", "make-model", "Examples:"})
+  for (const char* word : {"serve", "plan", "doctor", "generate", "trace", "make-model", "Examples:"})
     EXPECT_THAT(top.out, HasSubstr(word));
-  for (const char* command : {"generate", "trace", "make-model"}) {
+  for (const char* command : {"serve", "plan", "doctor", "generate", "trace", "make-model"}) {
     const auto help = run_sparrow({command, "--help"});
     EXPECT_EQ(help.exit_code, 0);
     EXPECT_THAT(help.out, HasSubstr("Examples:")) << command;
@@ -154,7 +154,36 @@ TEST(Program, BadCommandLinesGetOneLineThatNamesTheMistake) {
       {{"serve", model, "--prot", "1"}, "unknown flag --prot, did you mean --port?"},
       {{"serve", model, "--block-size", "64"}, "--block-size 64: only 128"},
       {{"serve", model, "--tensor-parallel-size", "8"}, "--tensor-parallel-size 8: only 1 yet"},
-      {{"serve", model, "--hf-overrides", "{}"}, "--hf-overrides: not there yet"},
+      {{"serve", model, "--tp", "2"}, "--tensor-parallel-size 2: only 1 yet"},
+      {{"serve", model, "--data-parallel-size", "2"}, "--data-parallel-size 2: only 1 yet"},
+      {{"serve", model, "--enable-expert-parallel"}, "--enable-expert-parallel: not there yet"},
+      {{"serve", model, "--gpu-memory-utilization", "0.9"},
+       "--gpu-memory-utilization: there is no GPU in use"},
+      {{"serve", model, "--kv-cache-dtype", "fp8"}, "--kv-cache-dtype fp8: needs a GPU"},
+      {{"serve", model, "--kv-cache-dtype", "int4"},
+       "--kv-cache-dtype must be auto, bfloat16, fp8 or fp8_e4m3, got int4"},
+      {{"serve", model, "--load-format", "gguf"}, "--load-format gguf: auto (the checkpoint) or dummy"},
+      {{"serve", model, "--device", "tpu"}, "--device must be auto, cpu or cuda, got tpu"},
+      {{"serve", model, "--tool-call-parser", "hermes"}, "parser hermes: minimax_m3 or none"},
+      {{"serve", model, "--hf-overrides", "{"}, "--hf-overrides is not valid JSON"},
+      {{"serve", model, "--hf-overrides", ""}, "--hf-overrides: must be JSON, got nothing"},
+      {{"serve", model, "--load-format", "dummy"},
+       "has no tokenizer.json: a server needs the model's tokenizer files"},
+      {{"generate", "--model", model, "--prompt-ids", "1", "--hf-overrides", "{\"text_config\": {\"x\": 1}}"},
+       "--hf-overrides: text_config.x is 1, and the text model's configuration has no such field"},
+      {{"generate", "--model", model, "--prompt-ids", "1", "--hf-overrides",
+        "{\"text_config\": {\"hidden_size\": \"a\"}}"},
+       "text_config.hidden_size must be an integer"},
+      {{"plan", "nothing"}, "\"nothing\" is neither a folder, nor a config.json, nor one of"},
+      {{"plan", "m3", "--gpu", "abacus"}, "--gpu must be one of h100"},
+      {{"plan", "m3", "--gpus", "3"}, "num_attention_heads 64 cannot be split over 3 ranks"},
+      {{"plan", "m3", "--gpus", "0"}, "--gpus"},
+      {{"plan", "m3", "--gpu-memory-utilization", "1.5"}, "--gpu-memory-utilization"},
+      {{"plan", "m3", "--max-model-len", "2000000"},
+       "--max-model-len 2000000 exceeds the model's 1048576 positions"},
+      {{"plan", "m3", "--gpu", "cpu", "--kv-cache-dtype", "fp8"}, "--kv-cache-dtype fp8: needs a GPU"},
+      {{"plan", "m3", "--kv-cache-memory", "much"}, "--kv-cache-memory must be a size such as 4G"},
+      {{"doctor", "--prot", "1"}, "unknown flag --prot, did you mean --port?"},
       {{"serve", model, "--trust-request-chat-template"}, "--trust-request-chat-template"},
       {{"serve", model, "--host", "0.0.0.0"}, "give --api-key, or --allow-unauthenticated"},
       {{"serve", model, "--kv-cache-memory", "much"}, "--kv-cache-memory must be a size such as 4G"},

@@ -5,6 +5,8 @@ Exits with 77 where the client is not installed.
 """
 
 import asyncio
+import itertools
+import json
 import pathlib
 import re
 import signal
@@ -13,6 +15,7 @@ import sys
 import tempfile
 import time
 import unittest
+import urllib.request
 
 try:
     import openai
@@ -29,6 +32,7 @@ TOOL = {
         "parameters": {"type": "object", "properties": {"stops": {"type": "array", "items": {"type": "string"}}}},
     },
 }
+PING = {"type": "function", "function": {"name": "ping"}}
 
 
 def user(text):
@@ -120,19 +124,63 @@ class OpenAiClient(unittest.TestCase):
         self.assertIsNone(message.content)
         self.assertGreater(answer.usage.completion_tokens_details.reasoning_tokens, 0)
 
-    def test_named_tool_is_called(self):
-        choice = {"type": "function", "function": {"name": "find_route"}}
-        answer = self.chat("Route?", tools=[TOOL], tool_choice=choice).choices[0]
+    def token_id(self, text):
+        request = urllib.request.Request(self.server.url + "/tokenize", json.dumps({"prompt": text}).encode(),
+                                         {"Authorization": "Bearer " + KEY, "Content-Type": "application/json"})
+        (token,) = json.load(urllib.request.urlopen(request))["tokens"]
+        return token
+
+    def collect(self, stream):
+        """What the chunks add up to: for each choice its reasoning, content, calls and finish reason."""
+        choices = {}
+        for chunk in stream:
+            for choice in chunk.choices:
+                found = choices.setdefault(choice.index, {"reasoning": "", "content": "", "calls": [], "finish": None})
+                delta = choice.delta
+                found["reasoning"] += getattr(delta, "reasoning", None) or ""
+                found["content"] += delta.content or ""
+                for call in delta.tool_calls or []:
+                    if call.index == len(found["calls"]):
+                        self.assertTrue(call.id)
+                        found["calls"].append([call.function.name, ""])
+                    found["calls"][call.index][1] += call.function.arguments or ""
+                found["finish"] = choice.finish_reason or found["finish"]
+        return [choices[index] for index in sorted(choices)]
+
+    def test_forced_calls_are_complete(self):
+        # Random weights do not come to an end by themselves: these ids come up now and then.
+        bias = {str(self.token_id(text)): 6 for text in ["]<]minimax[>[", "</mm:think>"]}
+        named = {"type": "function", "function": {"name": "find_route"}}
+        thoughts = 0
+        for choice, mode, n in itertools.product(["required", named], ["enabled", "disabled", "adaptive"], [1, 2]):
+            with self.subTest(choice=choice, mode=mode, n=n):
+                fields = {"tools": [PING, TOOL], "tool_choice": choice, "n": n, "temperature": 1, "seed": 5,
+                          "max_tokens": 3000, "logit_bias": bias,
+                          "extra_body": {"chat_template_kwargs": {"thinking_mode": mode}}}
+                answer = self.chat("Route?", **fields)
+                self.assertEqual(len(answer.choices), n)
+                for got in answer.choices:
+                    self.assertEqual(got.finish_reason, "tool_calls")
+                    self.assertIsNone(got.message.content)
+                    thoughts += len(got.message.reasoning or "")
+                    self.assertFalse(mode == "disabled" and got.message.reasoning)
+                    names = {call.function.name for call in got.message.tool_calls}
+                    self.assertLessEqual(names, {"find_route"} if choice == named else {"find_route", "ping"})
+                    for call in got.message.tool_calls:
+                        self.assertLessEqual(set(json.loads(call.function.arguments)), {"stops"})
+                whole = [{"reasoning": got.message.reasoning or "", "content": "", "finish": "tool_calls",
+                          "calls": [[c.function.name, c.function.arguments] for c in got.message.tool_calls]}
+                         for got in answer.choices]
+                self.assertEqual(self.collect(self.chat("Route?", stream=True, **fields)), whole)
+        self.assertGreater(thoughts, 0)
+
+    def test_a_forced_call_that_is_cut_off_is_not_made_whole(self):
+        answer = self.chat("Route?", tools=[TOOL], tool_choice="required", max_tokens=30,
+                           extra_body={"reasoning_effort": "none"}).choices[0]
+        self.assertEqual(answer.finish_reason, "length")
         self.assertEqual(answer.message.tool_calls[0].function.name, "find_route")
-        self.assertEqual(answer.message.tool_calls[0].type, "function")
-        names, ids = [], []
-        for chunk in self.chat("Route?", tools=[TOOL], tool_choice=choice, stream=True):
-            for call in (chunk.choices[0].delta.tool_calls or []) if chunk.choices else []:
-                self.assertEqual(call.index, 0)
-                names.append(call.function.name)
-                ids.append(call.id)
-        self.assertEqual(names[0], "find_route")
-        self.assertTrue(ids[0])
+        with self.assertRaises(ValueError):
+            json.loads(answer.message.tool_calls[0].function.arguments)
 
     def test_tool_history_is_rendered(self):
         call = {"id": "c1", "type": "function", "function": {"name": "find_route", "arguments": '{"stops": ["A"]}'}}
@@ -181,6 +229,24 @@ class OpenAiClient(unittest.TestCase):
         self.assertTrue(answer.choices[0].text.startswith("the fox"))
         self.assertIsNone(logprobs.token_logprobs[0])
         self.assertEqual(len(logprobs.tokens), answer.usage.total_tokens)
+
+    def test_echo_streams(self):
+        fields = {"model": "m3", "prompt": ["the fox", "a b c"], "max_tokens": 5, "logprobs": 2, "echo": True, "n": 2,
+                  "seed": 3, "extra_body": {"ignore_eos": True}}
+        whole = self.client.completions.create(**fields)
+        lists = ["tokens", "token_logprobs", "top_logprobs", "text_offset"]
+        texts = [""] * 4
+        logprobs = [{name: [] for name in lists} for _ in range(4)]
+        for chunk in self.client.completions.create(stream=True, **fields):
+            for choice in chunk.choices:
+                texts[choice.index] += choice.text
+                for name in lists:
+                    logprobs[choice.index][name] += getattr(choice.logprobs, name)
+        for choice in whole.choices:
+            self.assertTrue(choice.text.startswith("the fox" if choice.index < 2 else "a b c"))
+            self.assertEqual(texts[choice.index], choice.text)
+            for name in lists:
+                self.assertEqual(logprobs[choice.index][name], getattr(choice.logprobs, name))
 
     def test_errors(self):
         with self.assertRaises(openai.BadRequestError) as caught:

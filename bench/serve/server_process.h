@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// ServerProcess: `sparrow serve` as a child at a free port, and what the system says about it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace sparrow::load {
+
+struct ServerFlags {
+  std::filesystem::path program, model;
+  std::vector<std::string> flags;
+  int64_t cache_bytes = int64_t{64} << 20;  // --kv-cache-memory
+  int max_files = 0;                        // hard limit of open files; 0: ours
+  std::string log = "/dev/null";
+};
+
+struct Memory {
+  double cache_mb = 0;  // pages of the KV cache that have been written
+  double other_mb = 0;  // everything else that is not a mapped file
+  double files_mb = 0;  // of mapped files: the weights
+};
+
+class ServerProcess {
+ public:
+  // Returns when it answers. Ends the program with a message if it does not start.
+  explicit ServerProcess(const ServerFlags& flags);
+  ~ServerProcess();  // stop()
+  ServerProcess(const ServerProcess&) = delete;
+  ServerProcess& operator=(const ServerProcess&) = delete;
+
+  int port() const { return port_; }
+  bool running();
+  Memory memory() const;
+  int num_files() const;
+  double cpu_seconds() const;
+
+  // Values of /metrics by name, those of several label sets added up.
+  std::map<std::string, double> metrics() const;
+  // Sequences that run or wait, and blocks in use: 0 when all work is done.
+  double work_left() const;
+  // Waits until there is no work left and no connection: a request that is read late still comes to work.
+  // `idle_files` were open before. Returns the seconds it took, or -1 when `patience` was not enough.
+  double wait_until_idle(int idle_files, double patience = 60) const;
+
+  // SIGTERM. Returns the exit code, 128 + signal where one killed it.
+  int stop();
+
+ private:
+  bool start(const ServerFlags& flags);
+
+  pid_t pid_ = -1;
+  int port_ = 0;
+  int64_t cache_bytes_;
+  int exit_code_ = -1;
+};
+
+}  // namespace sparrow::load
