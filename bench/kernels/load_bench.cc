@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// How fast weights get from the page cache to the GPU, against what the machine can copy at all; and how long
+// random weights for a whole rank take.
+//   load_bench DIR [bf16|mxfp8]    DIR gets a checkpoint (preset m3-layer, 20 or 10 GB) if it holds none
+#include <cuda_runtime_api.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/mapped_file.h"
+#include "base/thread_pool.h"
+#include "device/cuda/check.h"
+#include "device/cuda/device_info.h"
+#include "device/cuda/memory.h"
+#include "device/cuda/stream.h"
+#include "model/checkpoint.h"
+#include "model/cuda/device_weights.h"
+#include "model/synthetic.h"
+
+namespace sparrow {
+namespace {
+
+constexpr int kRuns = 3;
+constexpr int kCopyThreads = 8;
+constexpr size_t kCopyBytes = size_t{4} << 20;
+
+double seconds_of(const auto& body) {
+  const auto begin = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
+// GB/s, the median of kRuns.
+double rate_of(double bytes, const auto& body) {
+  std::vector<double> rates;
+  for (int i = 0; i < kRuns; ++i) rates.push_back(bytes / 1e9 / seconds_of(body));
+  std::sort(rates.begin(), rates.end());
+  return rates[kRuns / 2];
+}
+
+// What the link to the GPU carries from page-locked memory.
+double pinned_rate() {
+  constexpr size_t kBytes = size_t{256} << 20;
+  constexpr int kCopies = 16;
+  const PinnedBuffer host = PinnedBuffer::allocate(kBytes).value();
+  const DeviceBuffer device = DeviceBuffer::allocate(kBytes).value();
+  const Stream stream;
+  return rate_of(double{kCopies} * kBytes, [&] {
+    for (int i = 0; i < kCopies; ++i)
+      SPARROW_CUDA(cudaMemcpyAsync(device.data(), host.data(), kBytes, cudaMemcpyHostToDevice, stream.get()));
+    stream.synchronize();
+  });
+}
+
+// What threads copy from mapped files into page-locked buffers.
+double page_cache_rate(const std::filesystem::path& dir) {
+  std::vector<MappedFile> files;
+  std::vector<std::span<const std::byte>> chunks;
+  for (const auto& item : std::filesystem::directory_iterator(dir)) {
+    if (item.path().extension() != ".safetensors") continue;
+    files.push_back(MappedFile::open(item.path()).value());
+    const auto bytes = files.back().bytes();
+    for (size_t at = 0; at + kCopyBytes <= bytes.size(); at += kCopyBytes)
+      chunks.push_back(bytes.subspan(at, kCopyBytes));
+  }
+  std::vector<PinnedBuffer> buffers;
+  for (int i = 0; i < kCopyThreads; ++i) buffers.push_back(PinnedBuffer::allocate(kCopyBytes).value());
+  ThreadPool pool(kCopyThreads);
+  return rate_of(static_cast<double>(chunks.size() * kCopyBytes), [&] {
+    pool.parallel_for(static_cast<int64_t>(chunks.size()), [&](int64_t i, int worker) {
+      std::memcpy(buffers[static_cast<size_t>(worker)].data(), chunks[static_cast<size_t>(i)].data(),
+                  kCopyBytes);
+    });
+  });
+}
+
+void bench_load(const Checkpoint& model, const ParallelConfig& parallel, const DeviceLoadOptions& options,
+                double ceiling) {
+  uint64_t bytes = 0;
+  const auto progress = [&](uint64_t, uint64_t total) { bytes = total; };
+  std::vector<double> rates;
+  for (int i = 0; i < kRuns; ++i) {
+    std::optional<Result<DeviceWeights>> weights;  // freeing them is not timed
+    const double seconds = seconds_of([&] {
+      weights.emplace(load_device_weights(model.config(), parallel, model.weights(), progress, options));
+    });
+    SPARROW_CHECK(weights->ok());
+    rates.push_back(static_cast<double>(bytes) / 1e9 / seconds);
+  }
+  std::sort(rates.begin(), rates.end());
+  std::printf(
+      "load rank %d of %d, %2d threads, %d x %5.1f MiB: %6.2f GB, %6.2f GB/s (%3.0f%% of what can be "
+      "copied)\n",
+      parallel.rank, parallel.size, options.threads, options.buffers_per_thread,
+      static_cast<double>(options.buffer_bytes) / (1 << 20), static_cast<double>(bytes) / 1e9,
+      rates[kRuns / 2], 100 * rates[kRuns / 2] / ceiling);
+  std::fflush(stdout);
+}
+
+void bench_dummy() {
+  // One layer's shapes are the preset's; 57 more make a rank of the released model.
+  const SyntheticConfig texts = synthetic_config("m3-layer", DType::kBF16).value();
+  ModelConfig config = parse_config(texts.config_json, texts.generation_config_json).value();
+  config.num_layers = 60;
+  config.layer_is_moe.resize(60, 1);
+  config.layer_is_sparse.resize(60, 1);
+  double gib = 0;
+  const double seconds = seconds_of([&] {
+    const auto weights = dummy_device_weights(config, {.size = 8}, 1);
+    if (!weights.ok()) {
+      std::printf("%s\n", weights.error().message.c_str());
+      return;
+    }
+    gib = static_cast<double>(weights->memory.bytes()) / (1 << 30);
+  });
+  std::printf("dummy weights: %.2f GiB in %.2f s\n", gib, seconds);
+}
+
+int run(const std::filesystem::path& dir, DType dtype) {
+  const auto info = use_device(0);
+  if (!info.ok()) return std::fprintf(stderr, "%s\n", info.error().message.c_str()), 1;
+  if (!std::filesystem::exists(dir / "config.json")) {
+    const Status made = write_synthetic_checkpoint({.preset = "m3-layer", .dir = dir, .dtype = dtype});
+    if (!made.ok()) return std::fprintf(stderr, "%s\n", made.error().message.c_str()), 1;
+  }
+  const auto model = Checkpoint::open(dir);
+  if (!model.ok()) return std::fprintf(stderr, "%s\n", model.error().message.c_str()), 1;
+
+  const double pinned = pinned_rate(), page_cache = page_cache_rate(dir);
+  std::printf("%s\npinned to device %.2f GB/s, page cache to pinned, %d threads %.2f GB/s\n",
+              info->name.c_str(), pinned, kCopyThreads, page_cache);
+  const double ceiling = std::min(pinned, page_cache);
+  for (const size_t mib : {2, 4, 8})
+    bench_load(model.value(), {}, {.threads = 8, .buffer_bytes = mib << 20}, ceiling);
+  bench_load(model.value(), {.size = 8, .rank = 3}, {.threads = 8}, ceiling);
+  bench_dummy();
+  return 0;
+}
+
+}  // namespace
+}  // namespace sparrow
+
+int main(int argc, char** argv) {
+  if (argc < 2) return std::fprintf(stderr, "usage: load_bench DIR [bf16|mxfp8]\n"), 2;
+  const bool mxfp8 = argc > 2 && std::string_view(argv[2]) == "mxfp8";
+  return sparrow::run(argv[1], mxfp8 ? sparrow::DType::kF8E4M3 : sparrow::DType::kBF16);
+}

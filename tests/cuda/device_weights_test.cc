@@ -1,0 +1,332 @@
+// SPDX-License-Identifier: Apache-2.0
+// Weights in GPU memory, read back and compared element by element with the checkpoint they came from.
+#include "model/cuda/device_weights.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cuda_runtime_api.h>
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <span>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "base/mapped_file.h"
+#include "device/cuda/check.h"
+#include "model/checkpoint.h"
+#include "model/device_layout.h"
+#include "model/synthetic.h"
+#include "support/m3_config.h"
+#include "support/temp_dir.h"
+
+namespace sparrow {
+namespace {
+
+using test::TempDir;
+using ::testing::HasSubstr;
+
+// A model of the tiny preset with experts that 8 ranks can share, quantised or not.
+constexpr std::string_view kWideExperts =
+    R"({"text_config": {"intermediate_size": 256, "shared_intermediate_size": 256, "dense_intermediate_size": 768}})";
+
+Checkpoint random_model(DType dtype, std::string_view overrides = {}, uint64_t seed = 5) {
+  const TempDir dir;
+  SPARROW_CHECK(
+      write_text_file(dir.path() / "config.json", synthetic_config("tiny", dtype)->config_json).ok());
+  auto checkpoint = Checkpoint::random(dir.path(), seed, {.overrides = std::string(overrides)});
+  SPARROW_CHECK(checkpoint.ok());
+  return std::move(checkpoint).value();
+}
+
+template <typename T>
+std::vector<T> read_back(const T* device, int64_t count) {
+  std::vector<T> host(static_cast<size_t>(count));
+  SPARROW_CUDA(cudaMemcpy(host.data(), device, host.size() * sizeof(T), cudaMemcpyDeviceToHost));
+  return host;
+}
+
+// An element of the checkpoint as a number.
+float value_of(const ops::Weight& weight, int64_t row, int64_t col) {
+  const int64_t cols = weight.values.rank == 1 ? weight.values.numel() : weight.in();
+  const int64_t at = row * cols + col;
+  if (weight.values.dtype == DType::kF32) return weight.values.as<float>()[at];
+  if (weight.values.dtype == DType::kBF16) return to_float(weight.values.as<BFloat16>()[at]);
+  const uint8_t code = static_cast<const uint8_t*>(weight.values.data)[at];
+  return e4m3_to_float(code) * e8m0_to_float(weight.scales.as<uint8_t>()[at / 32]);
+}
+
+// Compares what a rank's GPU holds with what it should hold, by the description in device_weights.h.
+class Comparison {
+ public:
+  Comparison(const ModelConfig& config, const ParallelConfig& parallel, const Weights& host,
+             const DeviceWeights& device)
+      : config_(config), parallel_(parallel), host_(host), device_(device) {}
+
+  // "" or where the first difference is.
+  std::string first_difference() {
+    const int64_t hidden = config_.hidden_size;
+    const int64_t first = config_.vocab_size / parallel_.size * parallel_.rank;
+    if (device_.first_vocab_row != first) return "first_vocab_row";
+    const auto vocab_rows = [&](const ops::Weight& w) {
+      return [&w, first](int64_t r, int64_t c) { return value_of(w, first + r, c); };
+    };
+    const ops::Weight embed = {host_.embed, {}};
+    matrix("embed", device_.embed, device_.vocab_rows, hidden, vocab_rows(embed));
+    matrix("lm_head", device_.lm_head, device_.vocab_rows, hidden, vocab_rows(host_.lm_head));
+    vector("final_norm", device_.final_norm, host_.final_norm);
+    for (size_t i = 0; i < host_.layers.size(); ++i) {
+      attention(device_.layers[i], host_.layers[i]);
+      feed_forward(device_.layers[i], host_.layers[i]);
+      if (!difference_.empty()) return "layer " + std::to_string(i) + ": " + difference_;
+    }
+    return difference_;
+  }
+
+ private:
+  using Value = std::function<float(int64_t row, int64_t col)>;
+
+  void differ(const std::string& name, int64_t row, int64_t col) {
+    if (difference_.empty())
+      difference_ = name + "[" + std::to_string(row) + ", " + std::to_string(col) + "]";
+  }
+
+  void matrix(const std::string& name, const __nv_bfloat16* device, int64_t rows, int64_t cols,
+              const Value& value) {
+    const auto held = read_back(reinterpret_cast<const BFloat16*>(device), rows * cols);
+    for (int64_t i = 0; i < rows * cols; ++i)
+      if (held[static_cast<size_t>(i)].bits != to_bf16(value(i / cols, i % cols)).bits)
+        differ(name, i / cols, i % cols);
+  }
+  void matrix(const std::string& name, const float* device, int64_t rows, int64_t cols, const Value& value) {
+    const auto held = read_back(device, rows * cols);
+    for (int64_t i = 0; i < rows * cols; ++i)
+      if (held[static_cast<size_t>(i)] != value(i / cols, i % cols)) differ(name, i / cols, i % cols);
+  }
+  template <typename T>
+  void vector(const std::string& name, const T* device, const Tensor& tensor) {
+    const ops::Weight weight = {tensor, {}};
+    matrix(name, device, 1, tensor.numel(), [&](int64_t, int64_t c) { return value_of(weight, 0, c); });
+  }
+
+  void attention(const DeviceLayer& device, const LayerWeights& host) {
+    vector("input_norm", device.input_norm, host.input_norm);
+    vector("post_attention_norm", device.post_attention_norm, host.post_attention_norm);
+    vector("q_norm", device.q_norm, host.q_norm);
+    vector("k_norm", device.k_norm, host.k_norm);
+    const bool is_sparse = !host.index_q.values.empty();
+    if (is_sparse) {
+      vector("index_q_norm", device.index_q_norm, host.index_q_norm);
+      vector("index_k_norm", device.index_k_norm, host.index_k_norm);
+    } else if (device.index_q_norm != nullptr || device.index_k_norm != nullptr) {
+      differ("index_norms", 0, 0);
+    }
+    const int kv_heads = device_.kv_heads, padded = device_.query_heads / kv_heads;
+    const int group = config_.num_query_heads / parallel_.size / kv_heads;
+    const int first_q = config_.num_query_heads / parallel_.size * parallel_.rank;
+    const int first_kv = parallel_.rank * config_.num_kv_heads / parallel_.size;
+    // The query head at a place of the device's order; -1 where zeros fill the group up.
+    const auto query_head = [=](int64_t head) {
+      return head % padded < group ? first_q + head / padded * group + head % padded : -1;
+    };
+    const int rows = (device_.query_heads + 2 * kv_heads + (is_sparse ? kv_heads + 1 : 0)) * 128;
+    if (device.qkv_rows != rows) return differ("qkv_rows", rows, device.qkv_rows);
+    matrix("qkv", device.qkv, rows, config_.hidden_size, [&](int64_t row, int64_t col) {
+      int64_t head = row / 128;
+      const int64_t d = row % 128;
+      if (head < device_.query_heads)
+        return query_head(head) < 0 ? 0.0f : value_of(host.q, query_head(head) * 128 + d, col);
+      head -= device_.query_heads;
+      const ops::Weight* const parts[] = {&host.k, &host.v, &host.index_q, &host.index_k};
+      const int64_t part = head / kv_heads;
+      return value_of(*parts[part], part == 3 ? d : (first_kv + head % kv_heads) * 128 + d, col);
+    });
+    matrix("o", device.o, config_.hidden_size, int64_t{device_.query_heads} * 128,
+           [&](int64_t row, int64_t col) {
+             const int64_t head = query_head(col / 128);
+             return head < 0 ? 0.0f : value_of(host.o, row, head * 128 + col % 128);
+           });
+  }
+
+  void feed_forward(const DeviceLayer& device, const LayerWeights& host) {
+    const int64_t hidden = config_.hidden_size;
+    const bool is_moe = !host.experts.empty();
+    if (device.num_experts != static_cast<int>(host.experts.size())) differ("num_experts", 0, 0);
+    if (is_moe) {
+      matrix("router", device.router, device.num_experts, hidden,
+             [&](int64_t r, int64_t c) { return value_of(host.router, r, c); });
+      vector("router_bias", device.router_bias, host.router_bias);
+    } else if (device.router != nullptr || device.router_bias != nullptr) {
+      differ("router of a dense layer", 0, 0);
+    }
+    const int channels =
+        (is_moe ? config_.expert_intermediate_size : config_.dense_intermediate_size) / parallel_.size;
+    const int64_t first = int64_t{channels} * parallel_.rank, inter = device.inter;
+    if (inter % 64 != 0 || inter < channels || inter - channels >= 64) return differ("inter", 0, inter);
+    for (int e = 0; e <= device.num_experts; ++e) {
+      const ops::MlpWeights& expert =
+          e < device.num_experts ? host.experts[static_cast<size_t>(e)] : host.mlp;
+      const std::string name = "expert " + std::to_string(e);
+      matrix(name + " gate_up", device.gate_up + e * 2 * inter * hidden, 2 * inter, hidden,
+             [&](int64_t row, int64_t col) {
+               const int64_t channel = row / 16 * 8 + row % 8;
+               const ops::Weight& weight = row % 16 < 8 ? expert.gate : expert.up;
+               return channel < channels ? value_of(weight, first + channel, col) : 0.0f;
+             });
+      matrix(name + " down", device.down + e * hidden * inter, hidden, inter, [&](int64_t row, int64_t col) {
+        return col < channels ? value_of(expert.down, row, first + col) : 0.0f;
+      });
+    }
+  }
+
+  const ModelConfig& config_;
+  const ParallelConfig& parallel_;
+  const Weights& host_;
+  const DeviceWeights& device_;
+  std::string difference_;
+};
+
+std::string first_difference(const Checkpoint& model, const ParallelConfig& parallel,
+                             const DeviceWeights& device) {
+  return Comparison(model.config(), parallel, model.weights(), device).first_difference();
+}
+
+class EveryTypeAndRank : public ::testing::TestWithParam<std::tuple<DType, int>> {};
+
+TEST_P(EveryTypeAndRank, HoldsItsPartOfTheCheckpointExactly) {
+  const auto [dtype, ranks] = GetParam();
+  const Checkpoint model = random_model(dtype, kWideExperts);
+  for (int rank = 0; rank < ranks; ++rank) {
+    const ParallelConfig parallel = {ranks, rank};
+    const auto device = load_device_weights(model.config(), parallel, model.weights());
+    ASSERT_TRUE(device.ok()) << device.error().message;
+    EXPECT_EQ(device->memory.bytes(), device_weight_bytes(model.config(), parallel).value());
+    EXPECT_EQ(first_difference(model, parallel, device.value()), "") << "rank " << rank;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(DeviceWeights, EveryTypeAndRank,
+                         ::testing::Combine(::testing::Values(DType::kF32, DType::kBF16, DType::kF8E4M3),
+                                            ::testing::Values(1, 2, 4, 8)),
+                         [](const auto& info) {
+                           return std::string(name_of(std::get<0>(info.param))) + "Over" +
+                                  std::to_string(std::get<1>(info.param));
+                         });
+
+TEST(DeviceWeights, ZerosFillUpWhatIsSmallerThanATile) {
+  // The tiny preset as it is: experts of 64 channels over 8 ranks leave 8 channels and one query head for
+  // each.
+  const Checkpoint model = random_model(DType::kBF16);
+  const ParallelConfig parallel = {8, 5};
+  const DeviceWeights device = load_device_weights(model.config(), parallel, model.weights()).value();
+  EXPECT_EQ(device.layers[1].inter, 64);
+  EXPECT_EQ(device.query_heads, 4);
+  EXPECT_EQ(first_difference(model, parallel, device), "");
+}
+
+TEST(DeviceWeights, AFileOnDiskGivesTheSame) {
+  const TempDir dir;
+  ASSERT_TRUE(write_synthetic_checkpoint({.seed = 3, .dir = dir.path() / "m", .dtype = DType::kF8E4M3}).ok());
+  const Checkpoint model = Checkpoint::open(dir.path() / "m").value();
+  const DeviceWeights device = load_device_weights(model.config(), {}, model.weights()).value();
+  EXPECT_EQ(first_difference(model, {}, device), "");
+}
+
+// Buffers that hold one row, part of a tensor with rows left over, any tensor whole; and more threads
+// than work.
+TEST(DeviceWeights, TheSizeOfTheBuffersDoesNotMatter) {
+  const Checkpoint model = random_model(DType::kF8E4M3, kWideExperts);
+  const ParallelConfig parallel = {2, 1};
+  for (const size_t bytes : {size_t{1}, size_t{3000}, size_t{100'003}, size_t{1} << 20}) {
+    for (const int threads : {1, 3, 16}) {
+      const DeviceLoadOptions options = {
+          .threads = threads, .buffer_bytes = bytes, .buffers_per_thread = threads % 3 + 1};
+      const auto device = load_device_weights(model.config(), parallel, model.weights(), {}, options);
+      ASSERT_TRUE(device.ok()) << device.error().message;
+      EXPECT_EQ(first_difference(model, parallel, device.value()), "")
+          << bytes << " bytes, " << threads << " threads";
+    }
+  }
+}
+
+TEST(DeviceWeights, ProgressEndsAtTheBytesOfThisRank) {
+  const Checkpoint model = random_model(DType::kBF16);
+  uint64_t last_done = 0, last_total = 0;
+  const auto progress = [&](uint64_t done, uint64_t total) {
+    EXPECT_LE(done, total);
+    last_done = done, last_total = total;
+  };
+  const auto device = load_device_weights(model.config(), {2, 0}, model.weights(), progress);
+  ASSERT_TRUE(device.ok());
+  EXPECT_EQ(last_done, last_total);
+  // Less than the whole, more than half: norms and the router are on both ranks.
+  EXPECT_GT(last_total, model.weight_bytes() / 3);
+  EXPECT_LT(last_total, model.weight_bytes());
+}
+
+// The comparison itself: it must see two rows that changed places, in any tensor with rows.
+TEST(DeviceWeights, ShuffledRowsAreNoticed) {
+  const Checkpoint model = random_model(DType::kBF16);
+  const DeviceWeights device = load_device_weights(model.config(), {}, model.weights()).value();
+  ASSERT_EQ(first_difference(model, {}, device), "");
+  const DeviceLayer& layer = device.layers[1];
+  const int64_t hidden = model.config().hidden_size;
+  const auto swap_rows = [&](const __nv_bfloat16* matrix, int64_t a, int64_t b, int64_t cols) {
+    auto* const data = const_cast<__nv_bfloat16*>(matrix);
+    const auto row_a = read_back(reinterpret_cast<const BFloat16*>(data + a * cols), cols);
+    SPARROW_CUDA(cudaMemcpy(data + a * cols, data + b * cols, cols * 2, cudaMemcpyDeviceToDevice));
+    SPARROW_CUDA(cudaMemcpy(data + b * cols, row_a.data(), cols * 2, cudaMemcpyHostToDevice));
+  };
+  const struct {
+    const __nv_bfloat16* matrix;
+    int64_t a, b, cols;
+    const char* name;
+  } kShuffles[] = {
+      {layer.gate_up, 7, 8, hidden, "layer 1: expert 0 gate_up[7, 0]"},
+      {layer.gate_up, 2 * layer.inter * 8, 2 * layer.inter * 8 + 1, hidden, "layer 1: expert 8 gate_up"},
+      {layer.down, 1, 2, layer.inter, "layer 1: expert 0 down[1, "},
+      {layer.qkv, 127, 128, hidden, "layer 1: qkv[127, "},
+      {layer.o, 3, 4, int64_t{device.query_heads} * 128, "layer 1: o[3, "},
+      {device.embed, 0, 511, hidden, "embed[0, "}};
+  for (const auto& shuffle : kShuffles) {
+    swap_rows(shuffle.matrix, shuffle.a, shuffle.b, shuffle.cols);
+    EXPECT_THAT(first_difference(model, {}, device), HasSubstr(shuffle.name));
+    swap_rows(shuffle.matrix, shuffle.a, shuffle.b, shuffle.cols);
+  }
+  EXPECT_EQ(first_difference(model, {}, device), "");
+}
+
+// The same numbers as a synthetic checkpoint of the same seed: also on every rank.
+TEST(DummyDeviceWeights, AreThoseOfARandomCheckpoint) {
+  const Checkpoint model = random_model(DType::kBF16, kWideExperts, /*seed=*/11);
+  for (const ParallelConfig parallel : {ParallelConfig{1, 0}, ParallelConfig{4, 3}, ParallelConfig{8, 2}}) {
+    const auto device = dummy_device_weights(model.config(), parallel, 11);
+    ASSERT_TRUE(device.ok()) << device.error().message;
+    EXPECT_EQ(first_difference(model, parallel, device.value()), "");
+  }
+  const DeviceWeights other = dummy_device_weights(model.config(), {}, 12).value();
+  EXPECT_NE(first_difference(model, {}, other), "");
+}
+
+TEST(DeviceWeights, AModelThatDoesNotFitIsAnErrorThatSaysWhatIsMissing) {
+  const ModelConfig m3 = parse_config(test::m3_config_json(), "").value();
+  const auto device = dummy_device_weights(m3, {}, 0);  // 794 GiB
+  ASSERT_FALSE(device.ok());
+  EXPECT_THAT(device.error().message, HasSubstr("the weights need 793.9"));
+  EXPECT_THAT(device.error().message, HasSubstr("GiB are missing"));
+  EXPECT_THAT(device.error().message, HasSubstr("more GPUs"));
+}
+
+TEST(DeviceWeights, ARankThatDoesNotDivideTheModelIsAnError) {
+  const Checkpoint model = random_model(DType::kF8E4M3);
+  // 64 channels of an expert are two groups of 32 with a scale of their own: not enough for 8 ranks.
+  const auto device = load_device_weights(model.config(), {8, 0}, model.weights());
+  ASSERT_FALSE(device.ok());
+  EXPECT_THAT(device.error().message, HasSubstr("intermediate_size"));
+}
+
+}  // namespace
+}  // namespace sparrow

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+// The router on the device against the CPU's scalar reference (double sums): the same experts but for
+// near-ties, the weights to a few units of the last place of f32.
+#include "ops/cuda/router.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "cuda/device_array.h"
+#include "device/cuda/stream.h"
+#include "ops/ops_cases.h"
+
+namespace sparrow::ops::cuda {
+namespace {
+
+using test::DeviceArray;
+
+struct Case {
+  RouterShape shape;
+  int rows;
+};
+
+struct Problem {
+  RouterShape shape;
+  int rows;
+  Owned x, bias;
+  OwnedWeight gate;
+  std::vector<__nv_bfloat16> x_values;
+  std::vector<float> gate_values, bias_values;
+
+  explicit Problem(const Case& c, uint32_t seed = 11) : shape(c.shape), rows(c.rows) {
+    std::mt19937 rng(seed);
+    x = random_tensor(rng, DType::kBF16, rows, shape.hidden);
+    // Logits of spread 1, whatever the hidden size.
+    gate = random_weight(rng, DType::kF32, shape.num_experts, shape.hidden,
+                         1.0f / std::sqrt(static_cast<float>(shape.hidden)));
+    bias = random_tensor(rng, DType::kF32, 1, shape.num_experts, 0.1f);
+    read();
+  }
+  void read() {
+    x_values.resize(x.bytes.size() / 2);
+    std::memcpy(x_values.data(), x.bytes.data(), x.bytes.size());
+    gate_values.resize(gate.values.bytes.size() / 4);
+    std::memcpy(gate_values.data(), gate.values.bytes.data(), gate.values.bytes.size());
+    bias_values.resize(bias.bytes.size() / 4);
+    std::memcpy(bias_values.data(), bias.bytes.data(), bias.bytes.size());
+  }
+};
+
+struct Routes {
+  std::vector<int32_t> ids;
+  std::vector<float> weights;
+};
+
+// The problem in device memory.
+class Device {
+ public:
+  explicit Device(const Problem& problem)
+      : problem_(problem),
+        x_(problem.x_values),
+        router_(problem.gate_values),
+        bias_(problem.bias_values),
+        parts_(3 * problem.gate_values.size()),
+        ids_(size_t(problem.rows) * problem.shape.top_k),
+        weights_(ids_.size()),
+        workspace_(size_t(router_workspace_bytes(problem.shape, problem.rows))) {
+    SPARROW_CUDA(cudaMemset(workspace_.data(), 0, workspace_.size()));
+    split_router(router_.data(), parts_.data(), static_cast<int64_t>(router_.size()), nullptr);
+    SPARROW_CUDA(cudaDeviceSynchronize());
+  }
+  void launch(int rows, cudaStream_t stream = nullptr) {
+    route(problem_.shape,
+          {x_.data(), router_.data(), parts_.data(), bias_.data(), ids_.data(), weights_.data(),
+           workspace_.data(), rows},
+          stream);
+  }
+  Routes run(int rows) {
+    SPARROW_CUDA(cudaMemset(ids_.data(), 0xff, ids_.size() * 4));
+    SPARROW_CUDA(cudaMemset(weights_.data(), 0xff, weights_.size() * 4));
+    launch(rows);
+    return result();
+  }
+  Routes result() const { return {ids_.download(), weights_.download()}; }
+  std::vector<__nv_bfloat16> parts() const { return parts_.download(); }
+
+ private:
+  const Problem& problem_;
+  DeviceArray<__nv_bfloat16> x_;
+  DeviceArray<float> router_, bias_;
+  DeviceArray<__nv_bfloat16> parts_;
+  DeviceArray<int32_t> ids_;
+  DeviceArray<float> weights_;
+  DeviceArray<char> workspace_;
+};
+
+// Rows whose choice the rounding of f32 may turn: the last expert in and the first one out are this close.
+constexpr float kNearTie = 1e-6f, kWeightTolerance = 2e-6f;
+
+struct Compared {
+  int near_ties = 0, wrong = 0;
+  float worst_weight = 0;
+};
+
+Compared compare(const Problem& p, const Routes& got) {
+  Compared result;
+  Owned ids(DType::kI32, 1, p.shape.top_k), weights(DType::kF32, 1, p.shape.top_k);
+  Owned logits(DType::kF32, 1, p.shape.num_experts);
+  // Large problems by sample: the reference takes a millisecond for a row.
+  const int step = std::max(1, p.rows / 200);
+  for (int row = 0; row < p.rows; row += step) {
+    Tensor x = p.x.t;
+    x.data = static_cast<char*>(x.data) + size_t(row) * p.shape.hidden * 2;
+    x.shape[0] = 1;
+    reference::route(x, p.gate.w, p.bias.t, p.shape.top_k, ids.t, weights.t);
+    const size_t first = size_t(row) * p.shape.top_k;
+    if (std::memcmp(got.ids.data() + first, ids.bytes.data(), ids.row_bytes()) == 0) {
+      for (int k = 0; k < p.shape.top_k; ++k)
+        result.worst_weight = std::max(result.worst_weight,
+                                       std::fabs(got.weights[first + k] / weights.t.row<float>(0)[k] - 1.0f));
+      continue;
+    }
+    const Projection projection{&p.gate.w, logits.t};
+    reference::linear(x, {&projection, 1});
+    std::vector<float> choices(p.shape.num_experts);
+    for (int e = 0; e < p.shape.num_experts; ++e)
+      choices[e] = 1.0f / (1.0f + std::exp(-logits.t.row<float>(0)[e])) + p.bias_values[e];
+    std::sort(choices.begin(), choices.end(), std::greater<>());
+    if (choices[p.shape.top_k - 1] - choices[p.shape.top_k] < kNearTie)
+      ++result.near_ties;
+    else
+      ++result.wrong;
+  }
+  return result;
+}
+
+class RouterOnDevice : public ::testing::TestWithParam<Case> {};
+
+TEST_P(RouterOnDevice, PicksTheExpertsOfTheReference) {
+  const Problem problem(GetParam());
+  Device device(problem);
+  const Compared result = compare(problem, device.run(problem.rows));
+  std::printf("  %d near-ties, weights within %.2g\n", result.near_ties, result.worst_weight);
+  EXPECT_EQ(result.wrong, 0);
+  EXPECT_LE(result.near_ties, 1);
+  EXPECT_LT(result.worst_weight, kWeightTolerance);
+}
+
+TEST_P(RouterOnDevice, RepeatsBitForBit) {
+  const Problem problem(GetParam());
+  Device device(problem);
+  const Routes first = device.run(problem.rows);
+  for (int i = 0; i < 5; ++i) {
+    const Routes again = device.run(problem.rows);
+    ASSERT_EQ(first.ids, again.ids);
+    ASSERT_EQ(std::memcmp(first.weights.data(), again.weights.data(), first.weights.size() * 4), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, RouterOnDevice,
+    ::testing::Values(Case{{128, 8, 2}, 1}, Case{{128, 8, 2}, 40}, Case{{128, 8, 2}, 1100},
+                      Case{{1024, 16, 4}, 17}, Case{{1024, 16, 4}, 1100}, Case{{6144, 128, 4}, 1},
+                      Case{{6144, 128, 4}, 16}, Case{{6144, 128, 4}, 64}, Case{{6144, 128, 4}, 1000},
+                      Case{{6144, 128, 4}, 1025}, Case{{6144, 128, 4}, 8192}, Case{{192, 20, 8}, 33},
+                      Case{{192, 100, 3}, 1500}, Case{{8192, 256, 16}, 100}, Case{{64, 5, 5}, 3}),
+    [](const auto& info) {
+      const Case& c = info.param;
+      return std::to_string(c.shape.hidden) + "x" + std::to_string(c.shape.num_experts) + "top" +
+             std::to_string(c.shape.top_k) + "rows" + std::to_string(c.rows);
+    });
+
+TEST(RouterOnDeviceTest, TheThreeTermsHoldEveryBitOfTheMatrix) {
+  const Problem problem(Case{{1024, 16, 4}, 1});
+  const std::vector<__nv_bfloat16> parts = Device(problem).parts();
+  const size_t count = problem.gate_values.size();
+  for (size_t i = 0; i < count; ++i) {
+    const double sum =
+        double{float(parts[i])} + double{float(parts[count + i])} + double{float(parts[2 * count + i])};
+    ASSERT_EQ(sum, double{problem.gate_values[i]}) << i;
+  }
+}
+
+TEST(RouterOnDeviceTest, ARowDoesNotDependOnTheOthers) {
+  const Problem problem(Case{{1024, 16, 4}, 700});
+  Device device(problem);
+  const Routes all = device.run(700);
+  for (const int rows : {1, 7, 16, 17, 33, 64, 65, 600}) {
+    const Routes some = device.run(rows);
+    for (int i = 0; i < rows * 4; ++i) {
+      ASSERT_EQ(some.ids[i], all.ids[i]) << rows;
+      ASSERT_EQ(some.weights[i], all.weights[i]) << rows;
+    }
+  }
+}
+
+TEST(RouterOnDeviceTest, TiesGoToTheLowerId) {
+  for (const int rows : {5, 1100}) {
+    Problem problem(Case{{128, 32, 4}, rows});
+    for (auto& w : problem.gate_values) w = 0;
+    for (auto& b : problem.bias_values) b = 0;
+    problem.bias_values[20] = -0.0f;  // equal to 0
+    problem.bias_values[30] = 1;
+    Device device(problem);
+    const Routes got = device.run(rows);
+    for (int row = 0; row < rows; ++row) {
+      const std::vector<int32_t> ids(got.ids.begin() + row * 4, got.ids.begin() + row * 4 + 4);
+      ASSERT_EQ(ids, (std::vector<int32_t>{0, 1, 2, 30})) << row;
+      for (int k = 0; k < 4; ++k) ASSERT_EQ(got.weights[row * 4 + k], 0.25f);
+    }
+  }
+}
+
+TEST(RouterOnDeviceTest, NotANumberIsPickedLast) {
+  Problem problem(Case{{128, 8, 2}, 3});
+  for (int i = 0; i < 128; ++i) problem.gate_values[5 * 128 + i] = NAN;
+  Device device(problem);
+  const Routes got = device.run(3);
+  for (const int32_t id : got.ids) {
+    EXPECT_NE(id, 5);
+    EXPECT_TRUE(id >= 0 && id < 8) << id;
+  }
+}
+
+TEST(RouterOnDeviceTest, RunsInAGraphTheSameAsOutside) {
+  for (const int rows : {40, 1100}) {
+    const Problem problem(Case{{1024, 128, 4}, rows});
+    Device device(problem);
+    const Routes want = device.run(rows);
+    const Stream stream;
+    const Graph graph = Graph::capture(stream, [&] {
+      for (int i = 0; i < 4; ++i) device.launch(rows, stream.get());
+    });
+    for (int i = 0; i < 3; ++i) graph.launch(stream.get());
+    const Routes got = device.result();
+    EXPECT_EQ(got.ids, want.ids);
+    EXPECT_EQ(std::memcmp(got.weights.data(), want.weights.data(), want.weights.size() * 4), 0);
+  }
+}
+
+}  // namespace
+}  // namespace sparrow::ops::cuda
