@@ -23,12 +23,15 @@ CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& o) {
       "--no-comm", [] {}, "The parts are never summed here: accepted for clarity");
   command->add_option("--phase", o.phase, "decode (default) or prefill")->type_name("P");
   command->add_option("--batch", o.batch, "Requests, several with commas (default 1,8,64)")
+      ->check(CLI::Range(1, 4096))
       ->delimiter(',')
       ->type_name("N,..");
   command->add_option("--context", o.context, "Tokens in the cache after the step (default 2048,32768)")
+      ->check(CLI::Range(1, 1 << 24))
       ->delimiter(',')
       ->type_name("N,..");
   command->add_option("--chunk", o.chunk, "Prefill: new tokens of each request (default 8192)")
+      ->check(CLI::Range(1, 65536))
       ->delimiter(',')
       ->type_name("N,..");
   command->add_option("--repeats", o.repeats, "Steps timed for each case (default 20)")

@@ -156,6 +156,8 @@ void print_json(const CaseResult& r, const BenchStepOptions& options) {
 Status check(const BenchStepOptions& options) {
   if (options.model.empty() == options.preset.empty())
     return Error{Errc::kInvalidArgument, "bench step needs either --model or --preset"};
+  if (options.load.device == "cpu")
+    return Error{Errc::kInvalidArgument, "bench step measures a GPU: --device cpu makes no sense here"};
   if (options.phase != "decode" && options.phase != "prefill")
     return Error{Errc::kInvalidArgument, strf("--phase must be decode or prefill, got {}", options.phase)};
   return Ok{};

@@ -65,10 +65,10 @@ Result<int64_t> CudaRunner::State::num_blocks(const KvCacheShape& one_block) con
 Result<std::unique_ptr<CudaRunner>> CudaRunner::create(const ModelConfig& config, const Weights& weights,
                                                        const RunnerOptions& options) {
   const GpuOptions& gpu = options.gpu;
-  DeviceInfo device = SPARROW_TRY(use_device(0));
-  auto state = std::make_unique<State>(config, options, std::move(device));
   const ParallelConfig parallel{.size = gpu.parallel_size, .rank = gpu.rank};
   SPARROW_TRY(validate(config, parallel));
+  DeviceInfo device = SPARROW_TRY(use_device(0));
+  auto state = std::make_unique<State>(config, options, std::move(device));
   state->weights = gpu.dummy_seed ? SPARROW_TRY(dummy_device_weights(config, parallel, *gpu.dummy_seed))
                                   : SPARROW_TRY(load_device_weights(config, parallel, weights, gpu.progress));
 
