@@ -36,6 +36,7 @@ class Config(Structure):
         ("rotary_dim", c_int32),
         ("attention_factor", c_float),
         ("inv_freq", c_void_p),
+        ("batch_invariant", c_int32),
     ]
 
 

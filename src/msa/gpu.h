@@ -56,6 +56,9 @@ struct PlanConfig {
   int rotary_dim = 0;
   std::span<const float> inv_freq;  // [rotary_dim / 2] on the host; copied
   float attention_factor = 1;       // multiplies cos and sin
+  // A query's bits depend on its own request and position alone, not on what else a step holds or how a
+  // prompt was cut: one kernel for all step sizes, and no context shared among CTAs. Slower.
+  bool batch_invariant = false;
 };
 
 // Requests that are computed alike. Query i of request r stands at seq_lens[r] - (queries of r) + i.

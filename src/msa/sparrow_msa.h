@@ -51,6 +51,7 @@ typedef struct {
   int32_t rotary_dim;                /* 16, 32, 64 or 128; 0: no store() */
   float attention_factor;            /* multiplies cos and sin; 0 counts as 1 */
   const float* inv_freq;             /* host: [rotary_dim / 2], copied */
+  int32_t batch_invariant;           /* not 0: a query's bits do not depend on the rest of the step; slower */
 } sparrow_msa_config;
 
 /* Requests that are computed alike. Query i of request r stands at seq_lens[r] - (queries of r) + i. */

@@ -95,6 +95,66 @@ TEST(Plan, DenseAttentionMatchesTheReference) {
     for (const bool e4m3 : {false, true}) run_dense({.kv_heads = kv_heads, .kv_e4m3 = e4m3, .scaled = e4m3});
 }
 
+// Rows of a batch-invariant step have the bits that each has alone, as a decode of one query.
+void expect_invariant(PlanShape s) {
+  s.decode_lens = {1, 129, 0, 2049, 5000}, s.prefill_lens = {700, 2300}, s.prefill_queries = {300, 40};
+  const PlanCase c(s);
+  gpu::PlanConfig config = c.config();
+  config.batch_invariant = true;
+  std::unique_ptr<Plan> plan;
+  ASSERT_OK(Plan::create(config, &plan));
+  PlanRun run(c);
+  for (const bool dense : {false, true}) {
+    const auto attend = [&](gpu::AttendArgs args) {
+      if (!dense) return plan->attend(args, nullptr);
+      args.selected = nullptr;
+      return plan->dense(args, nullptr);
+    };
+    run.out.poison(), run.chosen.poison();
+    ASSERT_OK(plan->prepare(run.step(), nullptr));
+    ASSERT_OK(plan->index(run.index_args(), nullptr));
+    ASSERT_OK(attend(run.attend_args()));
+    const std::vector<uint16_t> together = run.out.host();
+    const std::vector<int32_t> chosen = run.chosen.host();
+    EXPECT_EQ(chosen, c.attend.selected) << plan->describe();
+
+    run.out.poison();
+    const int64_t width = int64_t{s.kv_heads} * s.group * kHeadDim,
+                  index_width = int64_t{s.kv_heads} * kHeadDim;
+    for (size_t r = 0; r < c.attend.seq_lens.size(); ++r)
+      for (int row = c.attend.cu[r]; row < c.attend.cu[r + 1]; ++row) {
+        const Device<int32_t> length(std::vector<int32_t>{
+            c.attend.seq_lens[r] == 0 ? 0 : c.attend.seq_lens[r] - c.attend.cu[r + 1] + row + 1});
+        gpu::Step step;
+        step.decode = {.num_requests = 1,
+                       .total_queries = 1,
+                       .max_queries = 1,
+                       .seq_lens = length.data,
+                       .block_table = run.table.data + r * c.attend.max_blocks,
+                       .max_blocks = c.attend.max_blocks};
+        gpu::IndexArgs index = run.index_args();
+        index.q = run.index_q.data + row * index_width;
+        index.selected = run.chosen.data + int64_t{row} * s.kv_heads * s.top_k;
+        gpu::AttendArgs args = run.attend_args();
+        args.q = run.q.data + row * width;
+        args.out = run.out.data + row * width;
+        args.selected = index.selected;
+        ASSERT_OK(plan->prepare(step, nullptr));
+        ASSERT_OK(plan->index(index, nullptr));
+        ASSERT_OK(attend(args));
+        ASSERT_CUDA(cudaDeviceSynchronize());
+      }
+    EXPECT_EQ(run.chosen.host(), chosen);
+    EXPECT_EQ(run.out.host(), together) << (dense ? "dense" : "sparse");
+  }
+}
+
+TEST(Plan, BatchInvariantRowsHaveTheSameBitsAlone) {
+  expect_invariant({});
+  expect_invariant({.kv_heads = 4, .group = 4, .top_k = 5});
+  expect_invariant({.kv_e4m3 = true, .index_e4m3 = true, .scaled = true});
+}
+
 // Captures prepare and two layers' worth of operations, then replays them over other lengths.
 TEST(Plan, AGraphReplaysWithTheMetadataOfItsTime) {
   PlanShape s;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "msa/sm90/attend/attend_decode.cuh"
+#include "msa/sm90/tensor_map.h"
 
 namespace msa::sm90 {
 namespace {
@@ -7,23 +8,12 @@ namespace {
 // bf16: K and V as [half of the channels, rows of all tiles, 128 bytes], a copy brings 16 whole keys or
 // values. e4m3: as [tiles, rows, 128 bytes], a copy brings 16 keys and their values.
 cudaError_t make_map(const AttendDecodeParams& p, bool fp8, CUtensorMap* map) {
-  static const auto encode = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
-  }();
-  if (encode == nullptr) return cudaErrorNotSupported;
   const cuuint64_t tiles = static_cast<cuuint64_t>(p.num_pages) * p.kv_heads * 2;
-  const cuuint64_t bf16_extents[3] = {64, tiles * 128, 2}, fp8_extents[3] = {128, 128, tiles};
-  const cuuint64_t bf16_strides[2] = {256, 128}, fp8_strides[2] = {128, 128 * 128};
-  const cuuint32_t box[3] = {fp8 ? 128u : 64u, 16, 2}, steps[3] = {1, 1, 1};
-  const CUresult result =
-      encode(map, fp8 ? CU_TENSOR_MAP_DATA_TYPE_UINT8 : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 3,
-             const_cast<void*>(p.kv_pages), fp8 ? fp8_extents : bf16_extents,
-             fp8 ? fp8_strides : bf16_strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+  if (fp8)
+    return make_tensor_map(
+        TensorView{p.kv_pages, Element::kE4M3, 3, {128, 128, tiles}, {128, 128 * 128}, {128, 16, 2}}, map);
+  return make_tensor_map(
+      TensorView{p.kv_pages, Element::kBF16, 3, {64, tiles * 128, 2}, {256, 128}, {64, 16, 2}}, map);
 }
 
 template <KvType kType>
@@ -31,7 +21,7 @@ cudaError_t launch_type(const AttendDecodeParams& p, cudaStream_t stream) {
   CUtensorMap map;
   const cudaError_t error = make_map(p, kType == KvType::kE4M3, &map);
   if (error != cudaSuccess) return error;
-  const int splits = attend_decode_splits(p.rows, p.kv_heads, p.num_requests);
+  const int splits = p.splits > 0 ? p.splits : attend_decode_splits(p.rows, p.kv_heads, p.num_requests);
   return launch_attend_decode_kernel<AttendDecodeTraits<kType>>(p, map, splits, stream);
 }
 

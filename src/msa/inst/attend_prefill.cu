@@ -26,44 +26,26 @@ int item_tiles_for(int window) {
   return window == 512 ? 8 : window == 1024 ? 32 : 16;
 }
 
-CUresult encode(CUtensorMap* map, const void* data, int rank, const cuuint64_t* extents,
-                const cuuint64_t* strides, const cuuint32_t* box) {
-  static const auto entry = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
-  }();
-  if (entry == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
-  const cuuint32_t steps[4] = {1, 1, 1, 1};
-  return entry(map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, rank, const_cast<void*>(data), extents, strides, box,
-               steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-               CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-}
-
 cudaError_t make_maps(const AttendPrefillParams& p, PrefillMaps* maps) {
   const cuuint32_t rows = p.group < 8 ? p.group : 8;
-  const cuuint64_t total_rows = static_cast<cuuint64_t>(p.total_queries) * p.kv_heads * p.group;
-  const cuuint64_t q_extents[4] = {64, rows, 2, total_rows / rows}, q_strides[3] = {256, 128, rows * 256};
-  const cuuint32_t q_box[4] = {64, rows, p.group < 8 ? 1u : 2u, p.group / rows};
-  const int64_t kv_rows = int64_t{p.num_pages} * p.kv_heads * 256;
-  const cuuint64_t kv_extents[3] = {64, static_cast<cuuint64_t>(kv_rows), 2};
-  const cuuint64_t kv_strides[2] = {256, 128};
-  const cuuint32_t kv_box[3] = {64, 128, 2};
-  if (encode(&maps->q, p.q, 4, q_extents, q_strides, q_box) != CUDA_SUCCESS) return cudaErrorInvalidValue;
-  if (encode(&maps->out, p.out, 4, q_extents, q_strides, q_box) != CUDA_SUCCESS) return cudaErrorInvalidValue;
+  const cuuint64_t groups = static_cast<cuuint64_t>(p.total_queries) * p.kv_heads * p.group / rows;
+  TensorView q = {p.q,
+                  Element::kBF16,
+                  4,
+                  {64, rows, 2, groups},
+                  {256, 128, rows * 256},
+                  {64, rows, p.group < 8 ? 1u : 2u, p.group / rows}};
+  cudaError_t error = make_tensor_map(q, &maps->q);
+  if (error != cudaSuccess) return error;
+  q.data = p.out;
+  error = make_tensor_map(q, &maps->out);
+  if (error != cudaSuccess) return error;
+  const auto kv_rows = static_cast<cuuint64_t>(p.num_pages) * p.kv_heads * 256;
   if (p.kv_type == Element::kE4M3)
-    return make_tensor_map({.data = p.kv_pages,
-                            .element = Element::kE4M3,
-                            .rows = kv_rows,
-                            .columns = 128,
-                            .box_rows = 128,
-                            .box_columns = 128,
-                            .swizzle = false},
-                           &maps->kv);
-  if (encode(&maps->kv, p.kv_pages, 3, kv_extents, kv_strides, kv_box) != CUDA_SUCCESS)
-    return cudaErrorInvalidValue;
-  return cudaSuccess;
+    return make_tensor_map(
+        TensorView{p.kv_pages, Element::kE4M3, 2, {128, kv_rows}, {128}, {128, 128}, false}, &maps->kv);
+  return make_tensor_map(
+      TensorView{p.kv_pages, Element::kBF16, 3, {64, kv_rows, 2}, {256, 128}, {64, 128, 2}}, &maps->kv);
 }
 
 template <int kGroup, Element kKvType>

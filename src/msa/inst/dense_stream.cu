@@ -22,8 +22,13 @@ cudaError_t launch_type(const DenseParams& p, const StreamWorkspace& ws, cudaStr
   using Traits = StreamTraits<kType>;
   CUtensorMap map;
   int sms = 0;
-  cudaError_t error = make_kv_map(p, kStageKeys, true, &map);
+  cudaError_t error = make_kv_map(p, Traits::kTileKeys, true, &map);
   if (error == cudaSuccess) error = multiprocessors(&sms);
+  // Some of the shared memory must be left for the merging kernel's CTAs; of itself the runtime would set
+  // aside no more than this kernel needs.
+  if (error == cudaSuccess)
+    error = cudaFuncSetAttribute(stream_kernel<Traits>, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                 cudaSharedmemCarveoutMaxShared);
   if (error != cudaSuccess) return error;
   constexpr int kBytes = static_cast<int>(sizeof(StreamShared<Traits>));
   const int64_t stages =

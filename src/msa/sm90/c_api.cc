@@ -77,6 +77,7 @@ Status read_config(const sparrow_msa_config* from, PlanConfig* to) {
   to->rotary_dim = c.rotary_dim;
   if (c.rotary_dim > 0) to->inv_freq = {c.inv_freq, static_cast<size_t>(c.rotary_dim / 2)};
   to->attention_factor = c.attention_factor == 0 ? 1.0f : c.attention_factor;
+  to->batch_invariant = c.batch_invariant != 0;
   return {};
 }
 

@@ -1,6 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launching a kernel that may start while the one before it in the stream drains. Such a kernel calls
-// wait_for_previous_kernel() before it touches memory.
+// Launching a kernel that may start while the one before it in the stream runs.
+//
+// The rule. wait_for_previous_kernel() returns when the kernel before is over and what it wrote is visible.
+// That one waited too before it wrote, so the same holds for all kernels before it, however early each let
+// its successor start. Before its wait a kernel may therefore read only what no kernel of the step writes
+// (weights, metadata that copies brought, keys of earlier steps), and it writes nothing. One that reads more
+// says so, and the kernel before it lets it start only after its own wait. At least one CTA of every kernel
+// waits. A kernel of few CTAs lets the next one start with its first instruction: the next one's weights are
+// then on their way while it works. A CTA starts only when all CTAs of the kernels before it have started,
+// so none can be locked out.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -92,8 +92,9 @@ struct Plan::State {
 
 sm90::IndexLaunch Plan::State::index_launch(const Part& part, bool is_prefill) const {
   sm90::IndexLaunch l;
-  l.shape = {part.num_requests, part.total_queries,    part.max_queries,
-             part.max_blocks,   config.heads.kv_heads, num_sms};
+  l.shape = {part.num_requests,     part.total_queries,    part.max_queries,
+             part.max_blocks,       config.heads.kv_heads, num_sms,
+             config.batch_invariant};
   l.selection = config.selection;
   l.key_type = element_of(config.index_type);
   l.cu_seqlens_q = part.cu_seqlens_q;
@@ -133,6 +134,7 @@ cudaError_t Plan::State::attend_decode(const Part& part, const AttendArgs& args,
   p.max_blocks = part.max_blocks;
   p.num_pages = static_cast<int>(args.num_blocks);
   p.scale = args.scale;
+  p.splits = sm90::attend_splits(config, part);
   return sm90::launch_attend_decode(
       p, config.kv_type == CacheType::kBF16 ? sm90::KvType::kBF16 : sm90::KvType::kE4M3, stream);
 }
@@ -179,6 +181,7 @@ cudaError_t Plan::State::attend_dense(const Part& part, const AttendArgs& args, 
   p.group = group();
   p.kv_type = element_of(config.kv_type);
   p.scale = args.scale;
+  p.batch_invariant = config.batch_invariant;
   return sm90::launch_dense(p, stream);
 }
 

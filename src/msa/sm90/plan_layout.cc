@@ -74,8 +74,8 @@ Status check_part(const PlanConfig& config, const std::string& name, const Part&
 }
 
 IndexShape index_shape(const PlanConfig& config, const Part& part, int num_sms) {
-  return {part.num_requests, part.total_queries,    part.max_queries,
-          part.max_blocks,   config.heads.kv_heads, num_sms};
+  return {part.num_requests, part.total_queries,    part.max_queries, part.max_blocks, config.heads.kv_heads,
+          num_sms,           config.batch_invariant};
 }
 
 // 1, 2, 4, ... and the last one.
@@ -157,8 +157,16 @@ Status check_step(const PlanConfig& config, const Step& step) {
 }
 
 AttendKernel choose_attend(const PlanConfig& config, const Part& part) {
+  if (config.batch_invariant) return AttendKernel::kDecode;
   const bool few = int64_t{part.total_queries} * config.heads.kv_heads <= kDecodeKernelPairs;
   return few || part.max_queries <= kMaxDecodeQueries ? AttendKernel::kDecode : AttendKernel::kPrefill;
+}
+
+int attend_splits(const PlanConfig& config, const Part& part) {
+  constexpr int kInvariantSplits = 4;  // any number would do
+  return config.batch_invariant
+             ? kInvariantSplits
+             : attend_decode_splits(part.total_queries, config.heads.kv_heads, part.num_requests);
 }
 
 Regions regions_of(const PlanConfig& config, const Part& part, int num_sms) {
@@ -196,13 +204,13 @@ std::string describe_step(const PlanConfig& config, const Step& step) {
   std::string text;
   const auto line = [&](const char* name, const Part& part) {
     if (part.total_queries == 0) return;
-    const bool scan = part.max_queries * config.heads.kv_heads <= kMaxScanRows;
+    const bool scan = !config.batch_invariant && part.max_queries * config.heads.kv_heads <= kMaxScanRows;
     text += std::string(name) + ": " + std::to_string(part.total_queries) + " queries of " +
             std::to_string(part.num_requests) + " requests; index " + (scan ? "scan" : "tile") + "; attend ";
     if (choose_attend(config, part) == AttendKernel::kPrefill) {
       text += "by block (prefill kernel)\n";
     } else {
-      const int splits = attend_decode_splits(part.total_queries, config.heads.kv_heads, part.num_requests);
+      const int splits = attend_splits(config, part);
       text +=
           "by query (decode kernel), " + std::to_string(splits) + (splits == 1 ? " split\n" : " splits\n");
     }

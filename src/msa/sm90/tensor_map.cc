@@ -19,25 +19,33 @@ Encode find_encode() {
 
 }  // namespace
 
-cudaError_t make_tensor_map(const MatrixView& view, CUtensorMap* map) {
+cudaError_t make_tensor_map(const TensorView& view, CUtensorMap* map) {
   static const Encode encode = find_encode();
   if (encode == nullptr) return cudaErrorNotSupported;
   const bool bf16 = view.element == Element::kBF16;
-  const cuuint64_t row_bytes =
-      view.row_bytes != 0 ? view.row_bytes : int64_t{view.columns} * element_bytes(view.element);
-  const cuuint64_t extents[2] = {static_cast<cuuint64_t>(view.columns), static_cast<cuuint64_t>(view.rows)};
-  const cuuint64_t strides[1] = {row_bytes};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(view.box_columns),
-                             static_cast<cuuint32_t>(view.box_rows)};
-  const cuuint32_t steps[2] = {1, 1};
+  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   // Promotion makes the L2 fetch more than was asked for; a stream of whole boxes lost 10% of its bandwidth
   // to it (H200).
-  const CUresult result =
-      encode(map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8, 2,
-             const_cast<void*>(view.data), extents, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             view.swizzle ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-             CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult result = encode(map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
+                                 view.rank, const_cast<void*>(view.data), view.extents, view.strides,
+                                 view.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                 view.swizzle ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+                                 CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
+}
+
+cudaError_t make_tensor_map(const MatrixView& view, CUtensorMap* map) {
+  const auto row_bytes = static_cast<cuuint64_t>(
+      view.row_bytes != 0 ? view.row_bytes : int64_t{view.columns} * element_bytes(view.element));
+  return make_tensor_map(
+      TensorView{.data = view.data,
+                 .element = view.element,
+                 .rank = 2,
+                 .extents = {static_cast<cuuint64_t>(view.columns), static_cast<cuuint64_t>(view.rows)},
+                 .strides = {row_bytes},
+                 .box = {static_cast<cuuint32_t>(view.box_columns), static_cast<cuuint32_t>(view.box_rows)},
+                 .swizzle = view.swizzle},
+      map);
 }
 
 }  // namespace msa::sm90

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor maps: how the copy engine sees a matrix in device memory. Host only; nothing is read from the
-// device.
+// Tensor maps: how the copy engine sees a matrix or tensor in device memory. Host only; nothing is read from
+// the device.
 #pragma once
 
 #include <cuda.h>
@@ -31,5 +31,18 @@ struct MatrixView {
 };
 
 cudaError_t make_tensor_map(const MatrixView& view, CUtensorMap* map);
+
+// A tensor of up to five dimensions, the innermost first.
+struct TensorView {
+  const void* data = nullptr;  // 16-byte aligned
+  Element element = Element::kBF16;
+  int rank = 0;
+  cuuint64_t extents[5] = {};
+  cuuint64_t strides[4] = {};  // bytes, of all dimensions but the first
+  cuuint32_t box[5] = {};
+  bool swizzle = true;
+};
+
+cudaError_t make_tensor_map(const TensorView& view, CUtensorMap* map);
 
 }  // namespace msa::sm90

@@ -27,34 +27,7 @@ __device__ inline int2 request_and_position(const AttendDecodeParams& p, int row
 
 // Four channels of one row on their way out. Nothing visible: zeros.
 __device__ inline void write_out(__nv_bfloat16* out, float4 value, float total, float out_scale) {
-  const float scale = total > 0 ? out_scale / total : 0;
-  uint2 words;
-  words.x = decode_detail::pack_bf16(value.x * scale, value.y * scale);
-  words.y = decode_detail::pack_bf16(value.z * scale, value.w * scale);
-  *reinterpret_cast<uint2*>(out) = words;
-}
-
-// Sums of several parts of one row become one, in their order: part i lies at max_of(i), sum_of(i) and, this
-// lane's four channels of it, at out_of(i). Returns those channels relative to `max`, the new maximum. Every
-// lane does the small sums for itself: shuffles would take longer.
-template <int kParts, typename MaxOf, typename SumOf, typename OutOf>
-__device__ inline float4 merge_parts(const MaxOf& max_of, const SumOf& sum_of, const OutOf& out_of,
-                                     float& max, float& sum) {
-  float factor[kParts];
-  max = -INFINITY, sum = 0;
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) max = fmaxf(max, factor[i] = max_of(i));
-  const float base = max == -INFINITY ? 0 : max;
-  float4 out = make_float4(0, 0, 0, 0);
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) {
-    factor[i] = decode_detail::exp2_fast(factor[i] - base);
-    sum = fmaf(factor[i], sum_of(i), sum);
-    const float4 x = out_of(i);
-    out.x = fmaf(factor[i], x.x, out.x), out.y = fmaf(factor[i], x.y, out.y);
-    out.z = fmaf(factor[i], x.z, out.z), out.w = fmaf(factor[i], x.w, out.w);
-  }
-  return out;
+  *reinterpret_cast<uint2*>(out) = pack_four(value, total > 0 ? out_scale / total : 0);
 }
 
 // Rows of the other CTAs' sums that this CTA merges.
@@ -151,6 +124,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
   auto& shared = *reinterpret_cast<AttendDecodeShared<Traits>*>(shared_bytes);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int unit = blockIdx.x / splits, rank = blockIdx.x % splits, head = unit % p.kv_heads;
+  let_next_kernel_start();
   if (lane < Traits::kRing) mbarrier_init(&shared.full[warp][lane], 1);
   mbarrier_init_fence();
   if (threadIdx.x == 0) prefetch_tensor_map(&map);
@@ -163,7 +137,6 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
     for (int i = threadIdx.x; i < p.max_blocks; i += Traits::kThreads) shared.table[i] = table[i];
   __syncthreads();
   wait_for_previous_kernel();
-  let_next_kernel_start();
 
   const int query_row = threadIdx.x / 16, query_piece = threadIdx.x % 16;
   uint4 eight = {};
@@ -187,7 +160,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
   AttendDecodeWarp<Traits>::store_query(shared.query[query_row], query_piece, eight);
   const float k_scale = p.kv_scales != nullptr ? p.kv_scales[2 * head] : 1;
   const float v_scale = p.kv_scales != nullptr ? p.kv_scales[2 * head + 1] : 1;
-  const float scale_log2 = p.scale * k_scale * 1.4426950408889634f;
+  const float scale_log2 = p.scale * k_scale * kLog2e;
   __syncthreads();
 
   AttendDecodeWarp<Traits> state;

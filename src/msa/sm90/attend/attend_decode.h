@@ -34,9 +34,10 @@ struct AttendDecodeParams {
   int max_blocks = 0;
   int num_pages = 0;
   float scale = 0.08838834764831845f;  // of the softmax
+  int splits = 0;  // CTAs that share one (row, KV head): a power of two up to 16; 0: attend_decode_splits()
 };
 
-// CTAs that share one (row, KV head): a power of two up to 16. num_requests 0: as many as rows.
+// The splits that are fastest. num_requests 0: as many as rows.
 int attend_decode_splits(int rows, int kv_heads, int num_requests = 0);
 
 // No shape needs any today.

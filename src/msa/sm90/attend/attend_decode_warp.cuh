@@ -4,6 +4,7 @@
 
 #include "msa/sm90/attend/attend_decode.h"
 #include "msa/sm90/ptx.cuh"
+#include "msa/sm90/softmax.cuh"
 #include "msa/sm90/widen.cuh"
 
 namespace msa::sm90 {
@@ -47,31 +48,10 @@ struct AttendDecodeShared {
   uint64_t full[Traits::kWarps][Traits::kRing];
 };
 
-namespace decode_detail {
-
-__device__ inline float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ inline uint32_t pack_f16(float low, float high) {
-  uint32_t pair;
-  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
-__device__ inline uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
 // 16 bytes of a line of a swizzled tile.
-__device__ inline uint32_t piece_address(uint32_t tile, int line, int piece) {
+__device__ __forceinline__ uint32_t piece_address(uint32_t tile, int line, int piece) {
   return tile + line * 128 + ((piece ^ (line % 8)) << 4);
 }
-
-}  // namespace decode_detail
 
 // One warp's running softmax over its keys, for 16 rows of heads. K and V are B operands: matrix loads give
 // them as they are for K, transposed for V. A 16-bit element of such a load is two e4m3 numbers: neighbouring
@@ -96,18 +76,14 @@ struct AttendDecodeWarp {
     if constexpr (!Traits::kFp8) {
       *reinterpret_cast<uint4*>(row + piece * 8) = eight;
     } else {
-      const auto to_f16 = [](uint32_t pair) {
-        return decode_detail::pack_f16(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-      };
       __nv_bfloat16* step = row + piece / 2 * 16 + piece % 2 * 4;
-      *reinterpret_cast<uint2*>(step) = {to_f16(eight.x), to_f16(eight.z)};
-      *reinterpret_cast<uint2*>(step + 8) = {to_f16(eight.y), to_f16(eight.w)};
+      *reinterpret_cast<uint2*>(step) = {f16_of_bf16(eight.x), f16_of_bf16(eight.z)};
+      *reinterpret_cast<uint2*>(step + 8) = {f16_of_bf16(eight.y), f16_of_bf16(eight.w)};
     }
   }
 
   // S = q.k of 16 keys, in two tiles of eight.
   __device__ static void scores(uint32_t query, uint32_t k, int lane, float (&s)[2][4]) {
-    using namespace decode_detail;
     float sums[2][2][4] = {};  // two chains for each tile: a product's latency is long
     const uint32_t a_address = query + (lane % 16 * Traits::kQueryStride + lane / 16 * 8) * 2;
     const int row = lane % 8 + lane / (Traits::kFp8 ? 8 : 16) % 2 * 8;
@@ -144,41 +120,13 @@ struct AttendDecodeWarp {
 
   // The new maxima, and the probabilities in place of the scores.
   __device__ void softmax(float (&s)[2][4], float scale_log2) {
-    using namespace decode_detail;
-    float correction[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float top = fmaxf(fmaxf(s[0][2 * r], s[0][2 * r + 1]), fmaxf(s[1][2 * r], s[1][2 * r + 1]));
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-      top = fmaxf(max[r], top * scale_log2);
-      const float base = top == -INFINITY ? 0 : top;
-      correction[r] = exp2_fast(max[r] - base);
-      max[r] = top;
-      float total = 0;
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile)
-#pragma unroll
-        for (int i = 2 * r; i < 2 * r + 2; ++i) {
-          s[tile][i] = exp2_fast(fmaf(s[tile][i], scale_log2, -base));
-          total += s[tile][i];
-        }
-      sum[r] = sum[r] * correction[r] + total;
-    }
-    if (!__any_sync(~0u, correction[0] != 1.0f || correction[1] != 1.0f)) return;  // the maximum rarely moves
-#pragma unroll
-    for (int j = 0; j < 16; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) out[j][i] *= correction[i / 2];
+    softmax_step(s, {scale_log2, scale_log2}, max, sum, out);
   }
 
   __device__ void accumulate(uint32_t v, int lane, const float (&p)[2][4]) {
-    using namespace decode_detail;
-    const auto pack = [](float low, float high) {
-      return Traits::kFp8 ? pack_f16(low, high) : pack_bf16(low, high);
-    };
-    const uint32_t a[4] = {pack(p[0][0], p[0][1]), pack(p[0][2], p[0][3]), pack(p[1][0], p[1][1]),
-                           pack(p[1][2], p[1][3])};
+    const uint32_t a[4] = {
+        pack_pair<Traits::kFp8>(p[0][0], p[0][1]), pack_pair<Traits::kFp8>(p[0][2], p[0][3]),
+        pack_pair<Traits::kFp8>(p[1][0], p[1][1]), pack_pair<Traits::kFp8>(p[1][2], p[1][3])};
 #pragma unroll
     for (int piece = 0; piece < 8 * Traits::kHalves; piece += 2) {
       uint32_t b[4];  // the first and last eight keys of one piece, then of the next

@@ -62,9 +62,8 @@ struct PrefillConsumer {
     for (int j = 0; j < 16; ++j) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        float e0, e1;
-        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e0) : "f"(fmaf(s[4 * j + 2 * h], scale_log2, -top[h])));
-        asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e1) : "f"(fmaf(s[4 * j + 2 * h + 1], scale_log2, -top[h])));
+        const float e0 = exp2_fast(fmaf(s[4 * j + 2 * h], scale_log2, -top[h]));
+        const float e1 = exp2_fast(fmaf(s[4 * j + 2 * h + 1], scale_log2, -top[h]));
         total[h][0] += e0, total[h][1] += e1;
         a[j / 2][j % 2 * 2 + h] = pack_pair<Traits::kFp8>(e0, e1);
       }

@@ -5,6 +5,7 @@
 #include "msa/sm90/attend/attend_prefill.h"
 #include "msa/sm90/attend/invert.cuh"
 #include "msa/sm90/ptx.cuh"
+#include "msa/sm90/softmax.cuh"
 #include "msa/sm90/wgmma.cuh"
 #include "msa/sm90/widen.cuh"
 
@@ -89,17 +90,6 @@ __device__ __forceinline__ void widen_tile(void* tile, int warp, int lane) {
   __syncwarp();
 }
 
-// Two probabilities, as the values that they weigh are.
-template <bool kF16>
-__device__ __forceinline__ uint32_t pack_pair(float low, float high) {
-  uint32_t pair;
-  if constexpr (kF16)
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  else
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
-}
-
 // O (+)= P V of one block; V as it lies in shared memory, its halves of the channels `half_bytes` apart.
 template <bool kF16>
 __device__ __forceinline__ void issue_value_products(float (&o)[64], const uint32_t (&a)[8][4], const void* v,
@@ -117,8 +107,7 @@ __device__ __forceinline__ void issue_value_products(float (&o)[64], const uint3
 }
 
 __device__ inline float scale_of_keys(const AttendPrefillParams& p, int head) {
-  constexpr float kLog2E = 1.4426950408889634f;
-  return p.scale * kLog2E * (p.kv_scales == nullptr ? 1 : p.kv_scales[2 * head]);
+  return p.scale * kLog2e * (p.kv_scales == nullptr ? 1 : p.kv_scales[2 * head]);
 }
 __device__ inline float scale_of_values(const AttendPrefillParams& p, int head) {
   return p.kv_scales == nullptr ? 1 : p.kv_scales[2 * head + 1];

@@ -183,12 +183,6 @@ struct UnionConsumer {
         if (8 * j + 2 * (lane % 4) + e > limit) s[4 * j + 2 * h + e] = -INFINITY;
   }
 
-  static __device__ float exp2_approx(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-  }
-
   // Scores to 16-bit exponentials relative to each row's running maximum, in the fragments of A; output and
   // sums so far follow the maximum.
   __device__ void softmax(float (&s)[64], uint32_t (&a)[8][4], float (&o)[64]) {
@@ -204,7 +198,7 @@ struct UnionConsumer {
       both = fmaxf(both, __shfl_xor_sync(~0u, both, 2));
       const float now = fmaxf(top[h], both * scale_log2);
       base[h] = now == -INFINITY ? 0 : now;  // a row that has chosen nothing yet
-      correction[h] = exp2_approx(top[h] - base[h]);
+      correction[h] = exp2_fast(top[h] - base[h]);
       top[h] = now;
     }
     if (__any_sync(~0u, correction[0] != 1 || correction[1] != 1)) {
@@ -217,8 +211,8 @@ struct UnionConsumer {
     for (int j = 0; j < 16; ++j) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const float e0 = exp2_approx(fmaf(s[4 * j + 2 * h], scale_log2, -base[h]));
-        const float e1 = exp2_approx(fmaf(s[4 * j + 2 * h + 1], scale_log2, -base[h]));
+        const float e0 = exp2_fast(fmaf(s[4 * j + 2 * h], scale_log2, -base[h]));
+        const float e1 = exp2_fast(fmaf(s[4 * j + 2 * h + 1], scale_log2, -base[h]));
         total[h][0] += e0, total[h][1] += e1;
         a[j / 2][j % 2 * 2 + h] = pack_pair<Traits::kFp8>(e0, e1);
       }

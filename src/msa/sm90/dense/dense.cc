@@ -13,55 +13,29 @@ int64_t align_up(int64_t bytes) {
   return (bytes + 255) / 256 * 256;
 }
 
-struct Map {
-  const void* data;
-  Element element;
-  int rank;
-  cuuint64_t extents[5];
-  cuuint64_t strides[4];  // bytes, of all dimensions but the first
-  cuuint32_t box[5];
-  bool swizzle;
-};
-
-cudaError_t encode(const Map& map, CUtensorMap* out) {
-  // Through the runtime, so that programs start on machines without the driver's library.
-  static const auto entry = [] {
-    void* found = nullptr;
-    cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-    cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &found, 12000, cudaEnableDefault, &result);
-    return reinterpret_cast<decltype(&cuTensorMapEncodeTiled)>(found);
-  }();
-  if (entry == nullptr) return cudaErrorNotSupported;
-  const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
-  const CUresult result = entry(
-      out, map.element == Element::kBF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
-      map.rank, const_cast<void*>(map.data), map.extents, map.strides, map.box, steps,
-      CU_TENSOR_MAP_INTERLEAVE_NONE, map.swizzle ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-      CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;
-}
-
 }  // namespace
 
 cudaError_t make_kv_map(const DenseParams& p, int box_rows, bool swizzle, CUtensorMap* map) {
   const auto rows = static_cast<cuuint64_t>(p.num_pages) * p.kv_heads * 2 * kBlock;
   const auto box = static_cast<cuuint32_t>(box_rows);
   if (p.kv_type == Element::kBF16)
-    return encode({p.kv_pages, p.kv_type, 3, {64, rows, 2}, {256, 128}, {64, box, 2}, swizzle}, map);
-  return encode({p.kv_pages, p.kv_type, 3, {128, rows, 1}, {128, 128}, {128, box, 1}, swizzle}, map);
+    return make_tensor_map(
+        TensorView{p.kv_pages, p.kv_type, 3, {64, rows, 2}, {256, 128}, {64, box, 2}, swizzle}, map);
+  return make_tensor_map(
+      TensorView{p.kv_pages, p.kv_type, 3, {128, rows, 1}, {128, 128}, {128, box, 1}, swizzle}, map);
 }
 
 cudaError_t make_query_map(const DenseParams& p, CUtensorMap* map) {
   const cuuint64_t group = p.group, heads = p.kv_heads, queries = p.total_queries;
   const cuuint32_t box_heads = p.group, box_queries = kTileRows / p.group;
-  return encode({p.q,
-                 Element::kBF16,
-                 5,
-                 {64, group, queries, 2, heads},
-                 {256, heads * group * 256, 128, group * 256},
-                 {64, box_heads, box_queries, 2, 1},
-                 true},
-                map);
+  return make_tensor_map(TensorView{p.q,
+                                    Element::kBF16,
+                                    5,
+                                    {64, group, queries, 2, heads},
+                                    {256, heads * group * 256, 128, group * 256},
+                                    {64, box_heads, box_queries, 2, 1},
+                                    true},
+                         map);
 }
 
 cudaError_t multiprocessors(int* count) {
@@ -106,7 +80,7 @@ int64_t dense_workspace_bytes(int total_queries, int num_requests, int max_block
 cudaError_t launch_dense(const DenseParams& p, cudaStream_t stream) {
   if (p.total_queries == 0 || p.kv_heads == 0) return cudaSuccess;
   if (p.group != 4 && p.group != 8 && p.group != 16) return cudaErrorInvalidValue;
-  if (p.max_queries_per_request * p.group <= dense::kStreamRows)
+  if (!p.batch_invariant && p.max_queries_per_request * p.group <= dense::kStreamRows)
     return dense::launch_stream(p, dense::stream_workspace(), stream);
   return dense::launch_tiles(
       p, dense::tile_workspace(p.total_queries, p.num_requests, p.max_blocks, p.kv_heads, p.group), stream);

@@ -36,6 +36,7 @@ struct DenseParams {
   int group = 16;    // query heads per KV head: 4, 8 or 16
   Element kv_type = Element::kBF16;
   float scale = 0.08838834764831845f;  // of the softmax
+  bool batch_invariant = false;        // always tiles, whose contexts stay whole
 };
 
 // Enough for every launch whose numbers are no larger than these.

@@ -2,14 +2,11 @@
 // Small device functions that the dense kernels share.
 #pragma once
 
-#include <cuda_fp16.h>
-
 #include "msa/sm90/dense/dense_plan.h"
 #include "msa/sm90/ptx.cuh"
+#include "msa/sm90/softmax.cuh"
 
 namespace msa::sm90::dense {
-
-inline constexpr float kLog2e = 1.4426950408889634f;
 
 // `request` may be num_requests: where the padding rows start.
 __device__ __forceinline__ int first_query_of(const DenseParams& p, int request) {
@@ -27,22 +24,6 @@ __device__ __forceinline__ int share_begin(int cta, int ctas, int total) {
 }
 __device__ __forceinline__ int share_of(int s, int ctas, int total) {
   return static_cast<int>(((int64_t{s} + 1) * ctas - 1) / total);
-}
-
-__device__ __forceinline__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
-}
-
-__device__ __forceinline__ uint32_t pack_f16(float low, float high) {
-  const __half2 pair = __floats2half2_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
 // e4m3 caches are multiplied as f16, which e4m3 converts to in one instruction. A row of q then needs a power
@@ -63,7 +44,7 @@ __device__ __forceinline__ uint32_t largest_of(uint32_t largest, uint32_t pair) 
 }
 
 __device__ __forceinline__ uint32_t bf16_to_f16(uint32_t pair, float factor) {
-  return pack_f16(__uint_as_float(pair << 16) * factor, __uint_as_float(pair & 0xffff0000u) * factor);
+  return pack_pair<true>(__uint_as_float(pair << 16) * factor, __uint_as_float(pair & 0xffff0000u) * factor);
 }
 
 __device__ __forceinline__ float key_scale(const DenseParams& p, int head) {

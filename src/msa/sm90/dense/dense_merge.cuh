@@ -60,7 +60,7 @@ __device__ inline void load_channels(float (&x)[1], const float* from) {
 
 __device__ inline void store_channels(__nv_bfloat16* to, const float (&x)[4], float scale) {
   *reinterpret_cast<uint2*>(to) =
-      make_uint2(pack_bf16(x[0] * scale, x[1] * scale), pack_bf16(x[2] * scale, x[3] * scale));
+      make_uint2(pack_pair<false>(x[0] * scale, x[1] * scale), pack_pair<false>(x[2] * scale, x[3] * scale));
 }
 __device__ inline void store_channels(__nv_bfloat16* to, const float (&x)[1], float scale) {
   *to = __float2bfloat16_rn(x[0] * scale);

@@ -124,6 +124,11 @@ struct Schedule {
 
   // Whether blocks are split, and where, follows from the whole batch.
   __device__ void choose_parts() {
+    if (p.batch_invariant) {
+      if (threadIdx.x == 0) shared.part_blocks = max(shared.longest, 1);
+      __syncthreads();
+      return;
+    }
     const int candidate = threadIdx.x / 32;  // one for each warp
     if (candidate < Traits::kCandidates) {
       const int longest = shared.longest;

@@ -13,40 +13,49 @@ namespace msa::sm90::dense {
 template <Element kType>
 struct StreamTraits {
   static constexpr bool kFp8 = kType == Element::kE4M3;
-  static constexpr int kWarps = 8, kThreads = 32 * (kWarps + 1), kMinCtasPerSm = 1;
-  static constexpr int kStepKeys = 16;  // of a warp
-  static constexpr int kStageWarps = kStageKeys / kStepKeys;
-  static constexpr int kTeams = kWarps / kStageWarps;  // take turns at the stages
+  static constexpr int kWarps = 8, kThreads = 32 * kWarps;
+  // Leave room in each of the SM's four register files for two warps of 64: the merging kernel's CTAs then
+  // start beside this one's, and let those of the next kernel start as these end.
+  static constexpr int kRegisters = 176;
+  static_assert(kWarps / 4 * 32 * kRegisters + 2 * 32 * 64 <= 65536 / 4);
+  static constexpr int kStepKeys = 16;              // of a warp's products
+  static constexpr int kTileKeys = kFp8 ? 32 : 16;  // that it takes at a time
+  static constexpr int kKeyDistance = kWarps * kTileKeys;
   static constexpr int kElementBytes = kFp8 ? 1 : 2;
   static constexpr int kHalves = kFp8 ? 1 : 2;  // a key is one or two rows of 128 bytes
   // Of 16 bytes, per lane of K or V.
   static constexpr int kPieces = kStepKeys * kDim * kElementBytes / 16 / 32;
-  static constexpr int kStages = kFp8 ? 8 : 4;
-  static constexpr int kStageBytes = 2 * kStageKeys * kDim * kElementBytes;
-  static constexpr int kItemSlots = 4;
-  static constexpr int kOutStride = kDim + 4;  // floats; keeps the rows of an accumulator off one bank
+  // A warp's ring: places for K and V of one tile or for the warp's sums, 192 KiB in all.
+  static constexpr int kPlaceBytes = 2 * kTileKeys * kDim * kElementBytes, kPlaces = 3;
+  static_assert(kPlaceBytes == kStreamRows * kDim * 4);
 };
 
 // A CTA's part of one (request, KV head).
 struct StreamItem {
-  int32_t first_query;  // row of q
-  int32_t queries;      // 0: no more items
-  int32_t head;
-  int32_t first_key, keys;  // of the part
-  int32_t position;         // of the first query
-  int32_t partial;          // place in the workspace; -1: straight to the output
+  int32_t request, head;
+  int32_t first_query, queries;  // rows of q
+  int32_t first_key, keys;       // of the part
+  int32_t position;              // of the first query
+  int32_t partial;               // place in the workspace; -1: straight to the output
 };
 
 template <typename Traits>
 struct StreamShared {
-  // [stage][K, V][half][key][128 bytes], swizzled
-  alignas(1024) unsigned char stage[Traits::kStages][2][Traits::kHalves][kStageKeys][128];
-  float warp_out[Traits::kWarps][kStreamRows][Traits::kOutStride];
+  // [K, V][half][key][128 bytes], swizzled; or rows of sums
+  alignas(1024) unsigned char ring[Traits::kWarps][Traits::kPlaces][Traits::kPlaceBytes];
   float warp_max[Traits::kWarps][kStreamRows], warp_sum[Traits::kWarps][kStreamRows];
-  StreamItem item[Traits::kItemSlots];
-  uint64_t full[Traits::kStages], empty[Traits::kStages];
-  uint64_t item_full[Traits::kItemSlots], item_empty[Traits::kItemSlots];
+  int32_t out_place[Traits::kWarps];  // of a warp's ring: its sums
+  uint64_t full[Traits::kWarps][Traits::kPlaces];
 };
+
+// Four channels from `channel` of a row of the sums that a warp put into a place of its ring. Pieces are
+// permuted so that neither the accumulators' stores nor the reads of a row meet on a bank.
+template <typename Traits>
+__device__ __forceinline__ float4* sums_of(StreamShared<Traits>& shared, int warp, int place, int row,
+                                           int channel) {
+  const int piece = channel / 4, at = piece ^ (piece / 8 % 4) ^ (row % 2 << (Traits::kFp8 ? 2 : 1));
+  return reinterpret_cast<float4*>(shared.ring[warp][place]) + row * (kDim / 4) + at;
+}
 
 template <int kCount>
 __device__ __forceinline__ uint32_t word_of(const uint4 (&pieces)[kCount], int word) {
@@ -62,7 +71,7 @@ __device__ __forceinline__ uint4 read_piece(const unsigned char (*tile)[128], in
 // One warp's running softmax over its keys.
 template <typename Traits>
 struct StreamWarp {
-  using Tile = const unsigned char (*)[kStageKeys][128];  // [half][key][128 bytes]
+  using Tile = const unsigned char (*)[Traits::kTileKeys][128];  // [half][key][128 bytes]
 
   uint32_t query[8][4];  // A operands of the eight k-steps of q.k
   // Column n of tile j is channel n * 16 + j (e4m3), or (j / 8) * 64 + n * 8 + j % 8 (bf16).
@@ -81,11 +90,12 @@ struct StreamWarp {
       const int row = lane / 4 + 8 * h;
       const __nv_bfloat16* q = p.q + query_offset(p, item, row);
 #pragma unroll
-      for (int step = 0; step < 8; ++step) {
-        uint2 four = {};
+      for (int step = 0; step < 8; step += 2) {  // whose channels are neighbours
+        uint4 eight = {};
         if (row < item.queries * p.group)
-          four = *reinterpret_cast<const uint2*>(q + channel_of(step, lane % 4));
-        query[step][h] = four.x, query[step][2 + h] = four.y;
+          eight = *reinterpret_cast<const uint4*>(q + channel_of(step, lane % 4));
+        query[step][h] = eight.x, query[step][2 + h] = eight.y;
+        query[step + 1][h] = eight.z, query[step + 1][2 + h] = eight.w;
       }
     }
 #pragma unroll
@@ -155,42 +165,11 @@ struct StreamWarp {
       }
   }
 
-  // The new maxima, and the probabilities in place of the scores.
-  __device__ void softmax(float (&s)[2][4]) {
-    float correction[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float top = fmaxf(fmaxf(s[0][2 * r], s[0][2 * r + 1]), fmaxf(s[1][2 * r], s[1][2 * r + 1]));
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
-      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-      top = fmaxf(max[r], top * scale_log2[r]);
-      const float base = top == -INFINITY ? 0 : top;
-      correction[r] = exp2_fast(max[r] - base);
-      max[r] = top;
-      float total = 0;
-#pragma unroll
-      for (int tile = 0; tile < 2; ++tile)
-#pragma unroll
-        for (int i = 2 * r; i < 2 * r + 2; ++i) {
-          s[tile][i] = exp2_fast(fmaf(s[tile][i], scale_log2[r], -base));
-          total += s[tile][i];
-        }
-      sum[r] = sum[r] * correction[r] + total;
-    }
-    if (!__any_sync(~0u, correction[0] != 1.0f || correction[1] != 1.0f)) return;  // the maximum rarely moves
-#pragma unroll
-    for (int j = 0; j < 16; ++j)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) out[j][i] *= correction[i / 2];
-  }
-
   // Keys from `written` on count as zero: they may hold NaN, and 0 * NaN is NaN.
   __device__ void accumulate(Tile v, int first, int written, int lane, const float (&p)[2][4]) {
-    const auto pack = [](float low, float high) {
-      return Traits::kFp8 ? pack_f16(low, high) : pack_bf16(low, high);
-    };
-    const uint32_t a[4] = {pack(p[0][0], p[0][1]), pack(p[0][2], p[0][3]), pack(p[1][0], p[1][1]),
-                           pack(p[1][2], p[1][3])};
+    const uint32_t a[4] = {
+        pack_pair<Traits::kFp8>(p[0][0], p[0][1]), pack_pair<Traits::kFp8>(p[0][2], p[0][3]),
+        pack_pair<Traits::kFp8>(p[1][0], p[1][1]), pack_pair<Traits::kFp8>(p[1][2], p[1][3])};
 #pragma unroll
     for (int half = 0; half < Traits::kHalves; ++half) {
       uint4 key[4][1];  // keys 2t, 2t + 1, 2t + 8, 2t + 9
@@ -223,7 +202,7 @@ struct StreamWarp {
     }
   }
 
-  // 16 keys from `first` of a stage. Row r sees the stage's keys up to limit[r]; `written` are there at all.
+  // 16 keys from `first` of a tile. Row r sees the tile's keys up to limit[r]; `written` are there at all.
   __device__ void step(Tile k, Tile v, int first, int written, const int (&limit)[2], int lane) {
     float s[2][4];
     scores(k, first, lane, s);
@@ -234,7 +213,7 @@ struct StreamWarp {
         for (int i = 0; i < 4; ++i)
           if (first + tile * 8 + lane % 4 * 2 + i % 2 > limit[i / 2]) s[tile][i] = -INFINITY;
     }
-    softmax(s);
+    softmax_step(s, scale_log2, max, sum, out);
     accumulate(v, first, written, lane, s);
   }
 };

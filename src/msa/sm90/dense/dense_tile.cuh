@@ -112,7 +112,7 @@ struct TileConsumer {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const float low = s[4 * j + 2 * h], high = s[4 * j + 2 * h + 1];
-        a[j / 2][j % 2 * 2 + h] = Traits::kFp8 ? pack_f16(low, high) : pack_bf16(low, high);
+        a[j / 2][j % 2 * 2 + h] = pack_pair<Traits::kFp8>(low, high);
       }
   }
 
@@ -239,7 +239,7 @@ struct TileConsumer {
         uint32_t* out = reinterpret_cast<uint32_t*>(p.out) + at * (kDim / 2) + lane % 4;
 #pragma unroll
         for (int j = 0; j < 16; ++j)
-          out[4 * j] = pack_bf16(o[4 * j + 2 * h] * scale, o[4 * j + 2 * h + 1] * scale);
+          out[4 * j] = pack_pair<false>(o[4 * j + 2 * h] * scale, o[4 * j + 2 * h + 1] * scale);
       }
     }
   }

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kAlign = 256;
 
 bool uses_scan(const IndexShape& s) {
-  return s.max_queries * s.heads <= kMaxScanRows;
+  return !s.one_kernel && s.max_queries * s.heads <= kMaxScanRows;
 }
 
 constexpr int kSmallTile = 128, kLargeTile = 256;

@@ -20,12 +20,13 @@ namespace msa::sm90 {
 
 // Host-known maxima of a step; all sizes follow from them.
 struct IndexShape {
-  int num_requests = 0;   // rows of the block table, <= kMaxIndexRequests
-  int total_queries = 0;  // rows of q
-  int max_queries = 0;    // of one request
-  int max_blocks = 0;     // columns of the block table
-  int heads = 0;          // index heads of this rank
-  int num_sms = 0;        // multiprocessors of the device
+  int num_requests = 0;     // rows of the block table, <= kMaxIndexRequests
+  int total_queries = 0;    // rows of q
+  int max_queries = 0;      // of one request
+  int max_blocks = 0;       // columns of the block table
+  int heads = 0;            // index heads of this rank
+  int num_sms = 0;          // multiprocessors of the device
+  bool one_kernel = false;  // few queries are scored as many are, to the bit
 };
 
 inline constexpr int kMaxIndexRequests = 4096;

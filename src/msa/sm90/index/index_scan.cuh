@@ -373,8 +373,12 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const int position = rows.first_position + (row - rows.first_row) / b.heads;
   const int own = position / kBlock, blocks = rows.rows > 0 ? own + 1 : 0;
   const float* scores = p.scores + int64_t{row} * b.max_blocks * T::kUnitsPerBlock;
+  // The CTAs of many rows' attention would pile up on the SMs that the scan leaves first.
+  constexpr int kFewRows = 4;
+  const bool few = gridDim.x <= kFewRows;
+  if (few) let_next_kernel_start();
   wait_for_previous_kernel();  // the metadata above is older than the kernel before
-  let_next_kernel_start();     // not earlier: large CTAs would pile up on the SMs that the scan leaves first
+  if (!few) let_next_kernel_start();
   if (row == 0 && threadIdx.x == 0 && p.counter != nullptr) *p.counter = 0;  // for the next scan
   uint64_t top = 0;
   for (int base = 0; base < blocks; base += T::kRound) {

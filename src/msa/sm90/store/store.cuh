@@ -157,8 +157,8 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinCtasPerSm)
     store_kernel(const __grid_constant__ StoreParams p) {
   const uint32_t chunks = store_chunks(p), lane = threadIdx.x % T::kLanes;
   const uint32_t unit = blockIdx.x * T::kChunksPerCta + threadIdx.x / T::kLanes, row = unit / chunks;
-  wait_for_previous_kernel();
   let_next_kernel_start();
+  wait_for_previous_kernel();
   if (row >= p.rows) return;
   const uint32_t mask = 0xffffu << (threadIdx.x & 16);
   const int64_t slot = p.slots[row];
