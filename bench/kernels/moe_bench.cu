@@ -119,6 +119,8 @@ void run_moe(const Layer& layer, const std::string& name, int rows, Family famil
   if (family == moe_many) {
     // The experts' rows go through memory between the second product and the sum.
     const double expert_rows = s.num_experts == 0 ? 0 : places * s.hidden * 2;
+    print(options, name + "/sorted_products", time(kMoeRoute | kMoeGateUp | kMoeDown),
+          {gate_up.bytes + down.bytes + expert_rows, gate_up.flops + down.flops}, peer_us);
     print(options, name + "/route", time(kMoeRoute), {places * 8, 0}, 0);
     print(options, name + "/down", time(kMoeDown), {down.bytes + expert_rows, down.flops}, 0);
     if (s.num_experts > 0)
@@ -164,7 +166,7 @@ int main(int argc, char** argv) {
     for (const int rows : {1, 8, 16, 32, 64}) run_linear(out_features, in_features, rows, options, stream);
   {
     const Layer layer(kMlp, 5);
-    for (const int rows : {1, 8, 16, 32, 64, 128, 8192}) {
+    for (const int rows : {1, 8, 16, 32, 64, 128, 256, 8192}) {
       const std::string name = "mlp/B" + std::to_string(rows);
       if (wanted(name))
         run_moe(layer, name, rows, rows <= kLinearSmallRows ? mlp_few : moe_many, 0, options, stream);
@@ -180,8 +182,8 @@ int main(int argc, char** argv) {
     const std::string name = "moe/few/B" + std::to_string(c.rows);
     if (wanted(name)) run_moe(layer, name, c.rows, moe_few, c.peer_us, options, stream);
   }
-  for (const Case c : {Case{32, 0}, Case{64, 584}, Case{128, 0}, Case{256, 0}, Case{1024, 654}, Case{4096, 0},
-                       Case{8192, 1119}}) {
+  for (const Case c : {Case{32, 0}, Case{64, 584}, Case{128, 0}, Case{256, 0}, Case{1024, 654}, Case{2048, 0},
+                       Case{4096, 0}, Case{8192, 1119}}) {
     const std::string name = "moe/many/B" + std::to_string(c.rows);
     if (wanted(name)) run_moe(layer, name, c.rows, moe_many, c.peer_us, options, stream);
   }

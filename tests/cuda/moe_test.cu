@@ -327,5 +327,12 @@ TEST(Moe, ManyExpertsOfWhichMostAreNotHit) {
     EXPECT_LT(layer.error(rows, layer.run(rows)), tolerance(layer.shape, rows)) << rows;
 }
 
+// Every CTA has several tiles of both products, some of them past the last weight row.
+TEST(Moe, MoreTilesThanSms) {
+  Layer layer({2304, 192, 8, 4}, 4500);
+  for (const int rows : {1500, 4500})
+    EXPECT_LT(layer.error(rows, layer.run(rows)), tolerance(layer.shape, rows)) << rows;
+}
+
 }  // namespace
 }  // namespace sparrow::ops::cuda

@@ -157,18 +157,20 @@ TEST_P(RouterOnDevice, RepeatsBitForBit) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, RouterOnDevice,
-    ::testing::Values(Case{{128, 8, 2}, 1}, Case{{128, 8, 2}, 40}, Case{{128, 8, 2}, 1100},
-                      Case{{1024, 16, 4}, 17}, Case{{1024, 16, 4}, 1100}, Case{{6144, 128, 4}, 1},
-                      Case{{6144, 128, 4}, 16}, Case{{6144, 128, 4}, 64}, Case{{6144, 128, 4}, 1000},
-                      Case{{6144, 128, 4}, 1025}, Case{{6144, 128, 4}, 8192}, Case{{192, 20, 8}, 33},
-                      Case{{192, 100, 3}, 1500}, Case{{8192, 256, 16}, 100}, Case{{64, 5, 5}, 3}),
-    [](const auto& info) {
-      const Case& c = info.param;
-      return std::to_string(c.shape.hidden) + "x" + std::to_string(c.shape.num_experts) + "top" +
-             std::to_string(c.shape.top_k) + "rows" + std::to_string(c.rows);
-    });
+INSTANTIATE_TEST_SUITE_P(Shapes, RouterOnDevice,
+                         ::testing::Values(Case{{128, 8, 2}, 1}, Case{{128, 8, 2}, 40},
+                                           Case{{128, 8, 2}, 1100}, Case{{1024, 16, 4}, 17},
+                                           Case{{1024, 16, 4}, 1100}, Case{{6144, 128, 4}, 1},
+                                           Case{{6144, 128, 4}, 16}, Case{{6144, 128, 4}, 64},
+                                           Case{{6144, 128, 4}, 1000}, Case{{6144, 128, 4}, 1025},
+                                           Case{{6144, 128, 4}, 8192}, Case{{192, 20, 8}, 33},
+                                           Case{{192, 100, 3}, 1500}, Case{{8192, 256, 16}, 100},
+                                           Case{{8192, 256, 16}, 5}, Case{{64, 5, 5}, 3}),
+                         [](const auto& info) {
+                           const Case& c = info.param;
+                           return std::to_string(c.shape.hidden) + "x" + std::to_string(c.shape.num_experts) +
+                                  "top" + std::to_string(c.shape.top_k) + "rows" + std::to_string(c.rows);
+                         });
 
 TEST(RouterOnDeviceTest, TheThreeTermsHoldEveryBitOfTheMatrix) {
   const Problem problem(Case{{1024, 16, 4}, 1});
@@ -223,7 +225,7 @@ TEST(RouterOnDeviceTest, NotANumberIsPickedLast) {
 }
 
 TEST(RouterOnDeviceTest, RunsInAGraphTheSameAsOutside) {
-  for (const int rows : {40, 1100}) {
+  for (const int rows : {1, 16, 40, 1100}) {
     const Problem problem(Case{{1024, 128, 4}, rows});
     Device device(problem);
     const Routes want = device.run(rows);

@@ -83,7 +83,7 @@ Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& 
                                                              const DeviceWeights& weights,
                                                              const CudaModelLimits& limits) {
   auto state = std::make_unique<State>(config, weights, limits);
-  state->gemm = SPARROW_TRY(ops::cuda::Gemm::create());
+  state->gemm = SPARROW_TRY(ops::cuda::Gemm::create(limits.batch_invariant));
 
   const RotaryFrequencies rotary = rotary_frequencies(config.rope);
   using msa::gpu::CacheType;
@@ -98,7 +98,8 @@ Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& 
       .max_blocks = static_cast<int>(blocks_for_tokens(limits.max_context)),
       .rotary_dim = config.rope.rotary_dim,
       .inv_freq = rotary.inv_freq,
-      .attention_factor = rotary.attention_factor};
+      .attention_factor = rotary.attention_factor,
+      .batch_invariant = limits.batch_invariant};
   SPARROW_TRY(from_msa(msa::gpu::Plan::workspace_bytes(plan, &state->plan_bytes)));
   SPARROW_TRY(from_msa(msa::gpu::Plan::create(plan, &state->plan)));
 
@@ -186,7 +187,8 @@ void CudaTextModel::State::feed_forward(const DeviceBatch& batch, int layer, cud
                       .ids = act.expert_ids,
                       .weights = act.expert_weights,
                       .workspace = act.router,
-                      .rows = batch.num_tokens},
+                      .rows = batch.num_tokens,
+                      .batch_invariant = limits.batch_invariant},
                      stream);
   }
   begin(observer, StepPart::kExperts, layer, stream);
@@ -202,7 +204,8 @@ void CudaTextModel::State::feed_forward(const DeviceBatch& batch, int layer, cud
                   .scaling = config.routed_scaling_factor,
                   .out = act.delta,
                   .workspace = act.experts,
-                  .rows = batch.num_tokens},
+                  .rows = batch.num_tokens,
+                  .batch_invariant = limits.batch_invariant},
                  stream);
 }
 

@@ -55,6 +55,7 @@ struct CudaModelLimits {
   int max_logits = 0;     // rows of logits kept at a time
   int64_t max_context = 0;
   DType kv_dtype = DType::kBF16;
+  bool batch_invariant = false;  // a row's bits do not depend on the rest of the step; slower
 };
 
 class CudaTextModel {

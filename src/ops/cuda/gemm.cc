@@ -19,6 +19,9 @@ namespace {
 
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // what NVIDIA advises for Hopper
 constexpr int kCandidates = 8;
+// A batch-invariant product runs every number of rows with what suits this one: enough for decode steps, not
+// too small a tile for prompts.
+constexpr int kInvariantRows = 128;
 
 void check(cublasStatus_t status, const char* call) {
   if (status == CUBLAS_STATUS_SUCCESS) return;
@@ -58,14 +61,15 @@ struct Gemm::Library {
   };
   std::map<Key, Choice> tuned;
 
-#define SPARROW_LT_FUNCTIONS(X)                                                               \
-  X(Create)                                                                                   \
-  X(Destroy)                                                                                  \
-  X(Matmul)                                                                                   \
-  X(MatmulDescCreate)                                                                         \
-  X(MatmulDescDestroy) X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy) \
-      X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute)    \
-          X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck)
+#define SPARROW_LT_FUNCTIONS(X)                                                                    \
+  X(Create)                                                                                        \
+  X(Destroy)                                                                                       \
+  X(Matmul)                                                                                        \
+  X(MatmulDescCreate)                                                                              \
+  X(MatmulDescDestroy)                                                                             \
+  X(MatmulDescSetAttribute) X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatmulPreferenceCreate) \
+      X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic)         \
+          X(MatmulAlgoCheck)
 #define SPARROW_LT_DECLARE(name) decltype(&cublasLt##name) name = nullptr;
   SPARROW_LT_FUNCTIONS(SPARROW_LT_DECLARE)
 #undef SPARROW_LT_DECLARE
@@ -92,11 +96,7 @@ struct Gemm::Library {
   }
 
   ~Library() {
-    for (auto& [key, product] : products) {
-      MatmulDescDestroy(product.operation);
-      for (const cublasLtMatrixLayout_t layout : {product.w, product.x, product.out})
-        MatrixLayoutDestroy(layout);
-    }
+    for (auto& [key, product] : products) release(product);
     if (preference) MatmulPreferenceDestroy(preference);
     if (lt) Destroy(lt);
     // The library stays open: it keeps threads and state of its own.
@@ -126,6 +126,44 @@ struct Gemm::Library {
     return found;
   }
 
+  void release(const Product& p) {
+    MatmulDescDestroy(p.operation);
+    for (const cublasLtMatrixLayout_t layout : {p.w, p.x, p.out}) MatrixLayoutDestroy(layout);
+  }
+
+  bool can_run(const Product& p, const cublasLtMatmulAlgo_t& algorithm) {
+    cublasLtMatmulHeuristicResult_t usable{};
+    return MatmulAlgoCheck(lt, p.operation, p.w, p.x, p.out, p.out, &algorithm, &usable) ==
+               CUBLAS_STATUS_SUCCESS &&
+           usable.workspaceSize <= static_cast<size_t>(kWorkspaceBytes);
+  }
+
+  // With sums over all of k in one place, a row's bits follow from the algorithm alone.
+  void forbid_split_sums() {
+    const uint32_t none = CUBLASLT_REDUCTION_SCHEME_NONE;
+    CHECK_LT(MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, &none,
+                                          sizeof(none)));
+  }
+
+  // The library's first choice that runs any number of rows.
+  cublasLtMatmulAlgo_t choose_for_all_rows(GemmShape shape) {
+    const auto with_rows = [&](int rows, const auto& use) {
+      shape.rows = rows;
+      const Product p = describe(shape);
+      const auto result = use(p);
+      release(p);
+      return result;
+    };
+    for (const auto& candidate : with_rows(kInvariantRows, [&](const Product& p) { return candidates(p); })) {
+      bool runs = true;
+      for (int rows = 1; rows <= (1 << 20) && runs; rows = 3 * rows + 1)
+        runs = with_rows(rows, [&](const Product& p) { return can_run(p, candidate.algo); });
+      if (runs) return candidate.algo;
+    }
+    check_failed(__FILE__, __LINE__, "choose_for_all_rows",
+                 strf("cuBLASLt has no algorithm for every number of rows of {} x {}", shape.n, shape.k));
+  }
+
   void launch(const Product& p, const cublasLtMatmulAlgo_t& algorithm, const void* w, const void* x,
               void* out, void* workspace, cudaStream_t stream) {
     const float one = 1, zero = 0;
@@ -134,12 +172,13 @@ struct Gemm::Library {
   }
 };
 
-Gemm::Gemm() : library_(std::make_unique<Library>()) {}
+Gemm::Gemm(bool batch_invariant) : batch_invariant_(batch_invariant), library_(std::make_unique<Library>()) {}
 Gemm::~Gemm() = default;
 
-Result<std::unique_ptr<Gemm>> Gemm::create() {
-  auto gemm = std::unique_ptr<Gemm>(new Gemm());
+Result<std::unique_ptr<Gemm>> Gemm::create(bool batch_invariant) {
+  auto gemm = std::unique_ptr<Gemm>(new Gemm(batch_invariant));
   SPARROW_TRY(gemm->library_->open());
+  if (batch_invariant) gemm->library_->forbid_split_sums();
   return gemm;
 }
 
@@ -153,24 +192,29 @@ Gemm::Product& Gemm::product(const GemmShape& shape) {
   if (const auto found = lib.products.find(key); found != lib.products.end()) return found->second;
   Product p = lib.describe(shape);
   // What was measured for the next larger number of rows, where it can do this one.
-  const auto tuned = lib.tuned.lower_bound(key);
+  const Library::Key all_rows{shape.n, shape.k, shape.f32_out, kInvariantRows};
+  const auto tuned = lib.tuned.lower_bound(batch_invariant_ ? all_rows : key);
   const bool same = tuned != lib.tuned.end() && std::get<0>(tuned->first) == shape.n &&
                     std::get<1>(tuned->first) == shape.k && std::get<2>(tuned->first) == shape.f32_out;
-  cublasLtMatmulHeuristicResult_t usable{};
   p.streamed = same && tuned->second.streamed;
-  if (same &&
-      lib.MatmulAlgoCheck(lib.lt, p.operation, p.w, p.x, p.out, p.out, &tuned->second.algorithm, &usable) ==
-          CUBLAS_STATUS_SUCCESS &&
-      usable.workspaceSize <= static_cast<size_t>(kWorkspaceBytes))
+  if (same && lib.can_run(p, tuned->second.algorithm)) {
     p.algorithm = tuned->second.algorithm;
-  else
+  } else {
+    SPARROW_CHECK(!batch_invariant_);
     p.algorithm = lib.candidates(p).front().algo;
+  }
   return lib.products.emplace(key, p).first->second;
 }
 
 void Gemm::tune(const GemmShape& shape, std::span<const void* const> weights, const void* x, void* out,
                 cudaStream_t stream) {
   Library& lib = *library_;
+  if (batch_invariant_) {
+    const Library::Key all_rows{shape.n, shape.k, shape.f32_out, kInvariantRows};
+    if (!lib.tuned.contains(all_rows))
+      lib.tuned.emplace(all_rows, Library::Choice{lib.choose_for_all_rows(shape), false});
+    return;
+  }
   Product p = lib.describe(shape);
   Event begin(Event::Timing::kOn), end(Event::Timing::kOn);
   const auto time = [&](const auto& launch) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gemm: dense products through cuBLASLt or, for few rows, linear_small(): what each shape runs with is
-// measured. The library is opened at run time: a program with CUDA in it starts where there is none.
+// measured. Or, batch-invariant, with one algorithm for any number of rows. The library is opened at run
+// time: a program with CUDA in it starts where there is none.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -22,8 +23,8 @@ struct GemmShape {
 
 class Gemm {
  public:
-  // Fails where libcublasLt is missing or too old.
-  static Result<std::unique_ptr<Gemm>> create();
+  // Fails where libcublasLt is missing or too old. batch_invariant: a row's bits do not depend on the others.
+  static Result<std::unique_ptr<Gemm>> create(bool batch_invariant = false);
   ~Gemm();
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
@@ -43,9 +44,10 @@ class Gemm {
  private:
   struct Library;
   struct Product;
-  Gemm();
+  explicit Gemm(bool batch_invariant);
   Product& product(const GemmShape& shape);
 
+  const bool batch_invariant_;
   std::unique_ptr<Library> library_;
   void* workspace_ = nullptr;
 };

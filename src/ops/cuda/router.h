@@ -38,6 +38,7 @@ struct RouterArgs {
   float* weights;              // [rows, top_k] out
   void* workspace;             // 16-byte aligned
   int rows;
+  bool batch_invariant = false;  // many rows run as few do: a row's bits do not depend on their number
 };
 void route(const RouterShape& shape, const RouterArgs& args, cudaStream_t stream);
 

@@ -90,10 +90,12 @@ struct NormParams {
 };
 
 // A CTA for each row, which stays in registers between its one read and its one write: kVectors * 8 columns
-// for each thread. kEarlyWeights loads the weights while the kernel before still runs.
-template <Source kSource, int kVectors, bool kEarlyWeights>
+// for each thread. kFew: the kernel after starts at once, weights are loaded while the one before runs, and
+// the CTA goes through its work once on the weights alone, so that its code is near when it counts.
+template <Source kSource, int kVectors, bool kFew>
 __global__ void __launch_bounds__(kMaxThreads / kVectors) norm_kernel(const __grid_constant__ NormParams p) {
   __shared__ double partial[32];
+  if constexpr (kFew) let_next_kernel_start();
   const int vectors = p.hidden / kVector;
   Vector weight[kVectors], x[kVectors], delta[kVectors];
   const auto load_weights = [&] {
@@ -103,48 +105,57 @@ __global__ void __launch_bounds__(kMaxThreads / kVectors) norm_kernel(const __gr
       if (i < vectors) weight[v] = load_vector(p.weight + i * kVector);
     }
   };
-  if constexpr (kEarlyWeights) load_weights();
-  wait_for_previous_kernel();
-  let_next_kernel_start();
-  const int row = blockIdx.x, from = kSource == Source::kGather ? p.gather[row] : row;
-  // All loads first: the compiler may not move one over a store to the residual.
+  if constexpr (kFew) load_weights();
+#pragma unroll 1
+  for (int pass = kFew ? 0 : 1; pass < 2; ++pass) {
+    const bool rehearsal = kFew && pass == 0;
+    if (!rehearsal) wait_for_previous_kernel();
+    if constexpr (!kFew) let_next_kernel_start();
+    int row = blockIdx.x, from = row;
+    if (kSource == Source::kGather && !rehearsal) from = p.gather[row];
+    if (rehearsal) row = from = 0;
+    const __nv_bfloat16 *const x_from = rehearsal ? p.weight : p.x, *const delta_from =
+                                                                        rehearsal ? p.weight : p.delta;
+    // All loads first: the compiler may not move one over a store to the residual.
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int i = v * blockDim.x + threadIdx.x;
-    x[v] = delta[v] = {};
-    if (i >= vectors || from < 0) continue;
-    x[v] = load_vector(p.x + int64_t{from} * p.hidden + i * kVector);
-    if constexpr (kSource != Source::kPlain)
-      delta[v] = load_vector(p.delta + int64_t{from} * p.hidden + i * kVector);
-  }
-  double sum = 0;
-#pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int i = v * blockDim.x + threadIdx.x;
-    if constexpr (kSource != Source::kPlain) add_vector(x[v], delta[v]);
-    if constexpr (kSource == Source::kAdd)
-      if (i < vectors) store_vector(p.residual + int64_t{row} * p.hidden + i * kVector, x[v]);
-#pragma unroll
-    for (int e = 0; e < kVector / 2; ++e) {
-      const float2 f = __bfloat1622float2(x[v].pair[e]);
-      // The square of a bf16 number is exact in f32, unlike the sum of two.
-      sum += double{f.x * f.x};
-      sum += double{f.y * f.y};
+    for (int v = 0; v < kVectors; ++v) {
+      const int i = v * blockDim.x + threadIdx.x;
+      x[v] = delta[v] = {};
+      if (i >= vectors || from < 0) continue;
+      x[v] = load_vector(x_from + int64_t{from} * p.hidden + i * kVector);
+      if constexpr (kSource != Source::kPlain)
+        delta[v] = load_vector(delta_from + int64_t{from} * p.hidden + i * kVector);
     }
-  }
-  if constexpr (!kEarlyWeights) load_weights();
-  const auto mean = static_cast<float>(cta_sum(sum, partial) / p.hidden);
-  const float scale = 1.0f / sqrtf(mean + p.eps);
+    double sum = 0;
 #pragma unroll
-  for (int v = 0; v < kVectors; ++v) {
-    const int i = v * blockDim.x + threadIdx.x;
-    if (i >= vectors) continue;
+    for (int v = 0; v < kVectors; ++v) {
+      const int i = v * blockDim.x + threadIdx.x;
+      if constexpr (kSource != Source::kPlain) add_vector(x[v], delta[v]);
+      if constexpr (kSource == Source::kAdd)
+        if (i < vectors && !rehearsal) store_vector(p.residual + int64_t{row} * p.hidden + i * kVector, x[v]);
 #pragma unroll
-    for (int e = 0; e < kVector / 2; ++e) {
-      const float2 f = __bfloat1622float2(x[v].pair[e]), w = __bfloat1622float2(weight[v].pair[e]);
-      x[v].pair[e] = __floats2bfloat162_rn((f.x * scale) * (1.0f + w.x), (f.y * scale) * (1.0f + w.y));
+      for (int e = 0; e < kVector / 2; ++e) {
+        const float2 f = __bfloat1622float2(x[v].pair[e]);
+        // The square of a bf16 number is exact in f32, unlike the sum of two.
+        sum += double{f.x * f.x};
+        sum += double{f.y * f.y};
+      }
     }
-    store_vector(p.out + int64_t{row} * p.hidden + i * kVector, x[v]);
+    if constexpr (!kFew) load_weights();
+    const auto mean = static_cast<float>(cta_sum(sum, partial) / p.hidden);
+    const float scale = 1.0f / sqrtf(mean + p.eps);
+#pragma unroll
+    for (int v = 0; v < kVectors; ++v) {
+      const int i = v * blockDim.x + threadIdx.x;
+      if (i >= vectors) continue;
+#pragma unroll
+      for (int e = 0; e < kVector / 2; ++e) {
+        const float2 f = __bfloat1622float2(x[v].pair[e]), w = __bfloat1622float2(weight[v].pair[e]);
+        x[v].pair[e] = __floats2bfloat162_rn((f.x * scale) * (1.0f + w.x), (f.y * scale) * (1.0f + w.y));
+      }
+      if (!rehearsal) store_vector(p.out + int64_t{row} * p.hidden + i * kVector, x[v]);
+    }
+    if constexpr (kFew) __syncthreads();  // partial
   }
 }
 

@@ -22,12 +22,14 @@ struct DownFewParams {
   const float* weights = nullptr;    // [rows, top_k], likewise
   __nv_bfloat16* out = nullptr;      // [rows, hidden]
   int rows = 0, hidden = 0, inter = 0, num_experts = 0, top_k = 0;
-  int slab = 0, depth = 0, stages = 0;  // channels of a CTA, columns of a stage, stages of the ring
+  // Channels of a CTA; columns and token rows of a stage; stages of the ring.
+  int slab = 0, depth = 0, tokens = 0, stages = 0;
   float scaling = 1;
 };
 
 struct DownFew {
-  static constexpr int kTokens = 16, kWarps = 8, kThreads = (kWarps + 1) * 32, kMaxSlab = kWarps * 8;
+  static constexpr int kTokens = 16, kMaxWarps = 8, kMaxThreads = (kMaxWarps + 1) * 32;
+  static constexpr int kMaxSlab = kMaxWarps * 8;
   static constexpr int kMaxDepth = 384, kMaxStages = 8;
   struct Smem {  // then sums [rows][slab], then the ring
     uint64_t full[kMaxStages], empty[kMaxStages];
@@ -39,7 +41,8 @@ struct DownFew {
   static constexpr int ring_offset(int rows, int slab) {
     return kSumsOffset + (rows * slab * 4 + 127) / 128 * 128;
   }
-  static constexpr int stage_bytes(int slab, int depth) { return (slab + kTokens) * depth * 2; }
+  static constexpr int stage_bytes(int slab, int tokens, int depth) { return (slab + tokens) * depth * 2; }
+  static constexpr int threads(int slab) { return (slab / 8 + 1) * 32; }  // the last warp fetches
 };
 
 struct DownStep {
@@ -70,7 +73,7 @@ __device__ __forceinline__ void down_copy(uint8_t* tile, const __nv_bfloat16* so
 __device__ __forceinline__ void down_produce(const DownFewParams& p, DownFew::Smem& smem, uint8_t* ring,
                                              int channels) {
   const int chunks = (p.inter + p.depth - 1) / p.depth, steps = smem.route.num_shares * chunks;
-  const int stage_bytes = DownFew::stage_bytes(p.slab, p.depth), lane = threadIdx.x % 32;
+  const int stage_bytes = DownFew::stage_bytes(p.slab, p.tokens, p.depth), lane = threadIdx.x % 32;
   const auto load_weights = [&](const DownStep& s, int stage) {
     if (lane == 0)
       msa::sm90::mbarrier_arrive_expect(&smem.full[stage], (channels + s.share.count) * s.width * 2);
@@ -81,7 +84,6 @@ __device__ __forceinline__ void down_produce(const DownFewParams& p, DownFew::Sm
   const int early = min(p.stages, steps);
   for (int step = 0; step < early; ++step) load_weights(down_step(p, smem, step, chunks), step);
   msa::sm90::wait_for_previous_kernel();
-  msa::sm90::let_next_kernel_start();
   int stage = 0, parity = 0;
   for (int step = 0; step < steps; ++step) {
     const DownStep s = down_step(p, smem, step, chunks);
@@ -98,7 +100,8 @@ __device__ __forceinline__ void down_produce(const DownFewParams& p, DownFew::Sm
 __device__ __forceinline__ void down_consume(const DownFewParams& p, DownFew::Smem& smem, float* sums,
                                              const uint8_t* ring, int channels) {
   const int chunks = (p.inter + p.depth - 1) / p.depth, steps = smem.route.num_shares * chunks;
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, row_bytes = p.depth * 2;
+  const int stage_bytes = DownFew::stage_bytes(p.slab, p.tokens, p.depth), row_bytes = p.depth * 2;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   if (warp * 8 >= channels) return;
   for (int i = lane; i < p.rows * 8; i += 32) sums[i / 8 * p.slab + warp * 8 + i % 8] = 0;
   float acc[2][4] = {};
@@ -106,14 +109,16 @@ __device__ __forceinline__ void down_consume(const DownFewParams& p, DownFew::Sm
   for (int step = 0; step < steps; ++step) {
     const DownStep s = down_step(p, smem, step, chunks);
     msa::sm90::mbarrier_wait(&smem.full[stage], parity);
-    const uint32_t tile = msa::sm90::smem_address(ring) + stage * DownFew::stage_bytes(p.slab, p.depth);
+    const uint32_t tile = msa::sm90::smem_address(ring) + stage * stage_bytes;
+    // Rows past the last token give sums that nobody takes.
     const uint32_t weights = tile + (warp * 8 + lane / 4) * row_bytes,
-                   h = tile + (p.slab + lane / 4) * row_bytes;
+                   h0 = tile + (p.slab + min(lane / 4, p.tokens - 1)) * row_bytes,
+                   h1 = tile + (p.slab + min(8 + lane / 4, p.tokens - 1)) * row_bytes;
 #pragma unroll 2
     for (int line = 0; line < s.width / 64; ++line) {
-      const Line b = load_line(weights + line * 128), a0 = load_line(h + line * 128);
+      const Line b = load_line(weights + line * 128), a0 = load_line(h0 + line * 128);
       Line a1{};
-      if (s.share.count > 8) a1 = load_line(h + 8 * row_bytes + line * 128);
+      if (s.share.count > 8) a1 = load_line(h1 + line * 128);
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         multiply_words(acc[i % 2], a0, a1, b, i);  // two chains of sums: half the wait
@@ -148,13 +153,14 @@ __device__ __forceinline__ void down_consume(const DownFewParams& p, DownFew::Sm
   }
 }
 
-static __global__ void __launch_bounds__(DownFew::kThreads, 1)
+static __global__ void __launch_bounds__(DownFew::kMaxThreads, 1)
     down_few_kernel(const __grid_constant__ DownFewParams p) {
   extern __shared__ __align__(128) uint8_t smem_bytes[];
   auto& smem = *reinterpret_cast<DownFew::Smem*>(smem_bytes);
   auto* sums = reinterpret_cast<float*>(smem_bytes + DownFew::kSumsOffset);
   uint8_t* ring = smem_bytes + DownFew::ring_offset(p.rows, p.slab);
   const int channels = min(p.slab, p.hidden - static_cast<int>(blockIdx.x) * p.slab);
+  msa::sm90::let_next_kernel_start();
   if (threadIdx.x == 0) {
     for (int s = 0; s < p.stages; ++s)
       msa::sm90::mbarrier_init(&smem.full[s], 1), msa::sm90::mbarrier_init(&smem.empty[s], channels / 8);
@@ -163,13 +169,13 @@ static __global__ void __launch_bounds__(DownFew::kThreads, 1)
   // The routing is older than the kernel before, which lets this one start only after it has waited itself.
   route_few<DownFew::kTokens>(smem.route, p.ids, p.rows, p.num_experts, p.top_k);
   const int pairs = p.rows * p.top_k;
-  for (int i = threadIdx.x; i < pairs + p.rows; i += DownFew::kThreads) {
+  for (int i = threadIdx.x; i < pairs + p.rows; i += blockDim.x) {
     const int pair = smem.route.pair_at[i];
     smem.row[i] = row_of_pair(pair, pairs, p.top_k);
     smem.factor[i] = pair < pairs ? p.weights[pair] * p.scaling : 1.0f;
   }
   __syncthreads();
-  if (threadIdx.x / 32 == DownFew::kWarps)
+  if (threadIdx.x / 32 == p.slab / 8)
     down_produce(p, smem, ring, channels);
   else
     down_consume(p, smem, sums, ring, channels);

@@ -26,7 +26,9 @@ int64_t moe_workspace_bytes(const MoeShape& shape, int max_rows) {
 void moe(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return;
   const MoeShape s = without_slots(shape);
-  if (s.num_experts == 0 && args.rows <= kLinearSmallRows)
+  if (args.batch_invariant)
+    moe_many(s, args, stream);
+  else if (s.num_experts == 0 && args.rows <= kLinearSmallRows)
     mlp_few(s, args, stream);
   else if (s.num_experts > 0 && moe_few_fits(s, args.rows))
     moe_few(s, args, stream);

@@ -33,6 +33,7 @@ struct MoeArgs {
   __nv_bfloat16* out = nullptr;  // [rows, hidden]
   void* workspace = nullptr;     // moe_workspace_bytes, 256-byte aligned; any contents
   int rows = 0;
+  bool batch_invariant = false;  // few rows run as many do: a row's bits do not depend on their number
 };
 
 int64_t moe_workspace_bytes(const MoeShape& shape, int max_rows);

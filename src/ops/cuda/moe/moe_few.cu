@@ -50,10 +50,16 @@ void launch_down(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream
                   .scaling = args.scaling};
   const int chunks = round_up(shape.inter, DownFew::kMaxDepth) / DownFew::kMaxDepth;
   p.depth = round_up((shape.inter + chunks - 1) / chunks, 64);
-  p.slab = std::min(DownFew::kMaxSlab, round_up((shape.hidden + num_sms() - 1) / num_sms(), 8));
-  const int ring = DownFew::ring_offset(args.rows, p.slab), stage = DownFew::stage_bytes(p.slab, p.depth);
-  p.stages = std::min((smem_share(1) - ring) / stage, DownFew::kMaxStages);
-  launch_overlapped(down_few_kernel, (shape.hidden + p.slab - 1) / p.slab, 1, DownFew::kThreads,
+  // Half an SM for each CTA where rows are few: it starts when the first of the two CTAs of gate and up is
+  // gone.
+  constexpr int kHalfRows = 8;
+  const int ctas = args.rows <= kHalfRows ? 2 : 1, slots = num_sms() * ctas;
+  p.slab = std::min(DownFew::kMaxSlab, round_up((shape.hidden + slots - 1) / slots, 8));
+  p.tokens = std::min(args.rows, DownFew::kTokens);
+  const int ring = DownFew::ring_offset(args.rows, p.slab);
+  const int stage = DownFew::stage_bytes(p.slab, p.tokens, p.depth);
+  p.stages = std::min((smem_share(ctas) - ring) / stage, DownFew::kMaxStages);
+  launch_overlapped(down_few_kernel, (shape.hidden + p.slab - 1) / p.slab, 1, DownFew::threads(p.slab),
                     ring + p.stages * stage, stream, p);
 }
 

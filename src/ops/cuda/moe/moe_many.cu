@@ -6,7 +6,7 @@
 #include "msa/sm90/tensor_map.h"
 #include "ops/cuda/moe/combine.cuh"
 #include "ops/cuda/moe/launch.cuh"
-#include "ops/cuda/moe/tile.cuh"
+#include "ops/cuda/moe/tile_held.cuh"
 
 namespace sparrow::ops::cuda {
 namespace {
@@ -42,8 +42,16 @@ CUtensorMap tensor_map(const void* data, int64_t rows, int columns, int box_rows
 template <bool kFirst>
 void launch_tiles(const TileParams& p, int max_shares, cudaStream_t stream) {
   using T = TileTraits<kFirst>;
-  const int max_tiles = max_shares * ((p.out_rows + T::kRows - 1) / T::kRows);
-  launch_overlapped(tile_kernel<T>, std::min(num_sms(), max_tiles), 1, T::kThreads, T::kSmemBytes, stream, p);
+  const int max_items = 2 * max_shares * ((p.out_rows + T::kRows - 1) / T::kRows);
+  launch_overlapped(tile_kernel<T>, std::min(num_sms(), max_items), 1, T::kThreads, T::kSmemBytes, stream, p);
+}
+
+// Holding the tokens pays where arithmetic is the limit; where memory is, it has too few weights in flight.
+constexpr int kHeldTokens = 160;  // of an expert, on average
+
+bool holds_tokens(const MoeShape& shape, int rows) {
+  const int64_t pairs = int64_t{rows} * std::max(shape.top_k, 1);
+  return shape.inter <= HeldTraits::kMaxColumns && pairs >= kHeldTokens * std::max(shape.num_experts, 1);
 }
 
 }  // namespace
@@ -72,7 +80,7 @@ void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, u
 
   const int64_t experts = shape.num_experts + 1, places = int64_t{args.rows} * (shape.top_k + 1);
   const int max_shares = RouteMany::max_shares(args.rows, shape.num_experts, shape.top_k);
-  TileParams p{.w = tensor_map(args.gate_up, experts * 2 * shape.inter, shape.hidden, First::kRows),
+  TileParams p{.w = tensor_map(args.gate_up, experts * 2 * shape.inter, shape.hidden, First::kHalf),
                .tokens = tensor_map(hidden, places, shape.inter, First::kStep),
                .x = args.x,
                .row_at = route.row_at,
@@ -86,9 +94,12 @@ void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, u
                .limit = args.limit,
                .beta = args.beta};
   if (parts & kMoeGateUp) launch_tiles<true>(p, max_shares, stream);
-  p.w = tensor_map(args.down, experts * shape.hidden, shape.inter, First::kRows);
+  p.w = tensor_map(args.down, experts * shape.hidden, shape.inter, First::kHalf);
   p.out = expert_rows, p.columns = shape.inter, p.out_rows = shape.hidden, p.out_columns = shape.hidden;
-  if (parts & kMoeDown) launch_tiles<false>(p, max_shares, stream);
+  if ((parts & kMoeDown) && holds_tokens(shape, args.rows))
+    launch_overlapped(held_kernel, num_sms(), 1, HeldTraits::kThreads, HeldTraits::kSmemBytes, stream, p);
+  else if (parts & kMoeDown)
+    launch_tiles<false>(p, max_shares, stream);
   if ((parts & kMoeCombine) && shape.num_experts > 0)
     launch_overlapped(combine_kernel, args.rows, 1, Combine::kThreads, 0, stream,
                       CombineParams{.parts = expert_rows,

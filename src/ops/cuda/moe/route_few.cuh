@@ -27,12 +27,41 @@ __device__ __forceinline__ FewShare few_share(int expert, int first, int count) 
   return {static_cast<int16_t>(expert), static_cast<int16_t>(first), static_cast<int16_t>(count), 0};
 }
 
-// Block-wide, with at least 32 threads; starts and ends with a barrier. Places ascend by row within an
-// expert.
+// The routing of at most 32 pairs, by one warp without a barrier.
+template <int kTokens>
+__device__ __forceinline__ void route_fewest(RouteFew& route, const int32_t* ids, int rows, int num_experts,
+                                             int top_k) {
+  const int pairs = num_experts == 0 ? 0 : rows * top_k, lane = threadIdx.x % 32;
+  const int id = lane < pairs ? min(max(ids[lane], 0), num_experts - 1) : num_experts;
+  int below = 0, before = 0, same = 0;  // pairs of lower experts; of this one: in earlier rows, in all
+  for (int q = 0; q < pairs; ++q) {
+    const int other = __shfl_sync(0xffffffff, id, q);
+    below += other < id, same += other == id, before += other == id && q < lane;
+  }
+  const int place = below + before;
+  const bool leads = lane < pairs && before % kTokens == 0;
+  const uint32_t leaders = __reduce_or_sync(0xffffffff, leads ? 1u << place : 0u);
+  const int routed_shares = __popc(leaders), shared_shares = (rows + kTokens - 1) / kTokens;
+  if (leads)
+    route.shares[__popc(leaders & ((1u << place) - 1))] = few_share(id, place, min(kTokens, same - before));
+  if (lane < pairs) route.pair_at[place] = static_cast<int16_t>(lane);
+  for (int r = lane; r < rows; r += 32) route.pair_at[pairs + r] = static_cast<int16_t>(pairs + r);
+  for (int s = lane; s < shared_shares; s += 32)
+    route.shares[routed_shares + s] =
+        few_share(num_experts, pairs + s * kTokens, min(kTokens, rows - s * kTokens));
+  if (lane == 0) route.num_shares = routed_shares + shared_shares;
+}
+
+// Block-wide, with at least 32 threads; ends with a barrier. Places ascend by row within an expert.
 template <int kTokens>
 __device__ __forceinline__ void route_few(RouteFew& route, const int32_t* ids, int rows, int num_experts,
                                           int top_k) {
   const int pairs = num_experts == 0 ? 0 : rows * top_k, thread = threadIdx.x;
+  if (pairs <= 32) {
+    if (thread < 32) route_fewest<kTokens>(route, ids, rows, num_experts, top_k);
+    __syncthreads();
+    return;
+  }
   for (int e = thread; e < num_experts; e += blockDim.x) route.begin[e] = 0;
   // Rows that are padding may carry any id.
   for (int p = thread; p < pairs; p += blockDim.x)

@@ -19,14 +19,14 @@ struct RouteManyParams {
   const int32_t* ids = nullptr;  // [rows, top_k]
   int32_t* row_at = nullptr;     // [pairs + rows] place -> row; the shared expert's places come last
   int32_t* place_of = nullptr;   // [pairs]
-  Share* shares = nullptr;       // ascending by expert
+  Share* shares = nullptr;       // the shared expert's (the widest), then ascending by expert
   int32_t* num_shares = nullptr;
   int rows = 0, num_experts = 0, top_k = 0;
 };
 
 struct RouteMany {
   static constexpr int kCluster = 8, kThreads = 1024, kMaxExperts = 256, kLoads = 4;
-  static constexpr int kTokens = 160;  // of a tile at most
+  static constexpr int kTokens = 160, kStep = 16;  // of a tile at most, and the steps of its width
   struct Smem {
     int32_t count[kMaxExperts];                                           // of this CTA's pairs
     int32_t total[kMaxExperts], before[kMaxExperts], begin[kMaxExperts];  // before: in CTAs of lower rank
@@ -36,7 +36,8 @@ struct RouteMany {
   }
 };
 
-// Even tiles of at most kTokens.
+// Even tiles of at most kTokens. Even, although fewer columns would go to waste otherwise: CTAs with the same
+// weights then stay together, and one of them finds in the L2 what the other has fetched.
 __device__ __forceinline__ int tiles_of(int count) {
   return (count + RouteMany::kTokens - 1) / RouteMany::kTokens;
 }
@@ -83,7 +84,7 @@ __device__ __forceinline__ void list_tiles(const RouteManyParams& p, RouteMany::
     if (lane >= distance) place += a, tile += b;
   }
   const int routed_tiles = __shfl_sync(0xffffffff, tile, 31), shared_tiles = tiles_of(p.rows);
-  place -= places, tile -= tiles;
+  place -= places, tile += shared_tiles - tiles;
   for (int i = 0; i < kPerLane; ++i) {
     const int e = lane * kPerLane + i, count = smem.total[e];
     smem.begin[e] = place + smem.before[e];
@@ -92,8 +93,7 @@ __device__ __forceinline__ void list_tiles(const RouteManyParams& p, RouteMany::
     place += count;
   }
   if (blockIdx.x != 0) return;
-  for (int t = lane; t < shared_tiles; t += 32)
-    p.shares[routed_tiles + t] = tile_of(p.num_experts, pairs, p.rows, t);
+  for (int t = lane; t < shared_tiles; t += 32) p.shares[t] = tile_of(p.num_experts, pairs, p.rows, t);
   if (lane == 0) *p.num_shares = routed_tiles + shared_tiles;
 }
 

@@ -85,8 +85,12 @@ __device__ __forceinline__ StreamUnit stream_unit(const StreamParams& p, const t
   StreamUnit u;
   int expert = 0;
   if constexpr (T::kRouted) {
-    const FewShare share = smem.route.shares[unit / tiles];
-    expert = share.expert, u.first_place = share.first, u.tokens = share.count;
+    // The shared expert's units come first: they are known before the routing.
+    const int share = unit / tiles, shared = (p.rows + T::kTokens - 1) / T::kTokens;
+    FewShare s = few_share(p.num_experts, p.rows * p.top_k + share * T::kTokens,
+                           min(T::kTokens, p.rows - share * T::kTokens));
+    if (share >= shared) s = smem.route.shares[share - shared];
+    expert = s.expert, u.first_place = s.first, u.tokens = s.count;
   } else {
     u.first_place = 0, u.tokens = p.rows;
   }
@@ -144,26 +148,32 @@ __device__ __forceinline__ void stream_tokens(const StreamParams& p, const typen
   }
 }
 
+// Weights depend on no kernel: the first stages' fly while the one before this still writes x; of experts
+// only the shared one's. Returns how many stages are on their way.
+template <typename T>
+__device__ __forceinline__ int stream_early(const StreamParams& p, typename T::Smem& smem, uint8_t* ring_base,
+                                            int unit, int rank) {
+  const int tiles = (p.out_rows + T::kRows - 1) / T::kRows;
+  int known = tiles, early = 0;
+  if constexpr (T::kRouted) known *= (p.rows + T::kTokens - 1) / T::kTokens;
+  if (unit < known) {
+    const StreamUnit u = stream_unit<T>(p, smem, unit, rank);
+    early = min(p.stages, u.end_chunk - u.first_chunk);
+    for (int i = 0; i < early; ++i)
+      stream_weights<T>(p, u, u.first_chunk + i, ring_base + i * T::kStageBytes, &smem.full[i]);
+  }
+  return early;
+}
+
 template <typename T>
 __device__ __forceinline__ void stream_produce(const StreamParams& p, typename T::Smem& smem,
-                                               uint8_t* ring_base, int first_unit, int stride, int rank) {
+                                               uint8_t* ring_base, int first_unit, int stride, int rank,
+                                               int early) {
   const int units = stream_units<T>(p, smem);
   StreamRing<T> ring{smem, ring_base, p.stages};
-  int unit = first_unit, chunk = 0, early = 0;
-  if constexpr (!T::kRouted) {
-    // Weights depend on no kernel: the first stages' fly while the one before this still writes x.
-    if (unit < units) {
-      const StreamUnit u = stream_unit<T>(p, smem, unit, rank);
-      early = min(p.stages, u.end_chunk - u.first_chunk);
-      for (int i = 0; i < early; ++i) {
-        stream_weights<T>(p, u, u.first_chunk + i, ring_base + i * T::kStageBytes, &smem.full[i]);
-      }
-    }
-    msa::sm90::wait_for_previous_kernel();
-  }
-  for (; unit < units; unit += stride) {
+  for (int unit = first_unit; unit < units; unit += stride) {
     const StreamUnit u = stream_unit<T>(p, smem, unit, rank);
-    for (chunk = u.first_chunk; chunk < u.end_chunk; ++chunk) {
+    for (int chunk = u.first_chunk; chunk < u.end_chunk; ++chunk) {
       uint64_t* full = &smem.full[ring.stage];
       if (early > 0) {
         --early;
@@ -314,17 +324,20 @@ __global__ void __launch_bounds__(T::kThreads, T::kCtasPerSm)
       msa::sm90::mbarrier_init(&smem.full[s], 1), msa::sm90::mbarrier_init(&smem.empty[s], T::kConsumers);
     msa::sm90::mbarrier_init_fence();
   }
+  if (!T::kRouted) msa::sm90::let_next_kernel_start();
   __syncthreads();
-  if constexpr (T::kRouted) {
-    msa::sm90::wait_for_previous_kernel();
-    route_few<T::kTokens>(smem.route, p.ids, p.rows, p.num_experts, p.top_k);
-    // After the wait: whoever starts now may read the routing at once.
-    msa::sm90::let_next_kernel_start();
-  }
   const int rank = blockIdx.x % p.splits, first_unit = blockIdx.x / p.splits, stride = gridDim.x / p.splits;
-  if (threadIdx.x / 32 == T::kConsumers) {
-    stream_produce<T>(p, smem, ring_base, first_unit, stride, rank);
-    if (!T::kRouted) msa::sm90::let_next_kernel_start();
+  const bool produces = threadIdx.x / 32 == T::kConsumers;
+  int early = 0;
+  if (produces) early = stream_early<T>(p, smem, ring_base, first_unit, rank);
+  if (T::kRouted || produces) msa::sm90::wait_for_previous_kernel();
+  if constexpr (T::kRouted) {
+    // Not before the wait: down_few reads the routing as soon as it starts.
+    msa::sm90::let_next_kernel_start();
+    route_few<T::kTokens>(smem.route, p.ids, p.rows, p.num_experts, p.top_k);
+  }
+  if (produces) {
+    stream_produce<T>(p, smem, ring_base, first_unit, stride, rank, early);
   } else {
     StreamRing<T> ring{smem, ring_base, p.stages};
     const int units = stream_units<T>(p, smem);

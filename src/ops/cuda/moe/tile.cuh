@@ -6,7 +6,8 @@
 // A producer warpgroup fills a ring: weights by the copy engine; tokens by the copy engine where they lie in
 // sorted order (hidden rows), by 16-byte copies of 128 threads where they are gathered (x), so that a
 // permuted x never goes through memory. Two consumer warpgroups hold 128 weight rows each. Neighbouring CTAs
-// work on the same tokens, an expert's tiles follow each other: both come from the L2.
+// work on the same tokens, an expert's tiles follow each other: both come from the L2. Large products run
+// into the power limit of the card, so what counts beside keeping the tensor cores busy is moving few bytes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -34,13 +35,16 @@ struct TileParams {
 template <bool kFirst_>
 struct TileTraits {
   static constexpr bool kFirst = kFirst_;  // gate and up: gathered rows in, activation out
-  static constexpr int kRows = 256, kHalf = kRows / 2, kTokens = RouteMany::kTokens, kStep = 16, kDepth = 64;
+  static constexpr int kRows = 256, kHalf = kRows / 2, kTokens = RouteMany::kTokens, kStep = RouteMany::kStep,
+                       kDepth = 64;
   static constexpr int kStages = 4, kGroup = 128, kThreads = 3 * kGroup;
+  static constexpr int kTransposes = 4;  // buffers of a warp, in turn
   static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
   static_assert(kProducerRegisters + 2 * kConsumerRegisters <= 504 && kTokens <= 160);
   struct Smem {
     uint8_t w[kStages][kRows * kDepth * 2];
     uint8_t x[kStages][kTokens * kDepth * 2];
+    uint8_t transpose[8][kTransposes][512];  // of each consumer warp
     uint64_t full[kStages], empty[kStages];
   };
   static constexpr int kSmemBytes = sizeof(Smem) + 1024;  // the swizzle wants 1024-byte alignment
@@ -54,28 +58,46 @@ __device__ __forceinline__ void arrive_after_copies(uint64_t* bar) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(msa::sm90::smem_address(bar))
                : "memory");
 }
+
+// What a CTA does next: some weight rows of one expert times one share of its tokens.
 struct TileWork {
   Share share;
-  int m_tile, width;  // width: tokens in whole steps
+  int first_row, rows, width;  // width: tokens in whole steps
 };
 
+// The tiles in the order in which they are dealt to the CTAs. Where the last round would leave half of the
+// CTAs idle, its tiles are cut into two of half the weight rows.
 template <typename T>
-__device__ __forceinline__ TileWork tile_work(const TileParams& p, int tile, int m_tiles) {
-  const Share share = p.shares[tile / m_tiles];
-  return {share, tile % m_tiles, (share.count + T::kStep - 1) / T::kStep * T::kStep};
-}
+struct TileList {
+  int m_tiles, whole, items;
+
+  __device__ __forceinline__ explicit TileList(const TileParams& p) {
+    m_tiles = (p.out_rows + T::kRows - 1) / T::kRows;
+    const int tiles = *p.num_shares * m_tiles, ctas = static_cast<int>(gridDim.x), rest = tiles % ctas;
+    const int cut = 2 * rest <= ctas ? rest : 0;
+    whole = tiles - cut, items = tiles + cut;
+  }
+  __device__ __forceinline__ TileWork operator()(const TileParams& p, int item) const {
+    const int half = item - whole, tile = half < 0 ? item : whole + half / 2;
+    const Share share = p.shares[tile / m_tiles];
+    const int first_row = tile % m_tiles * T::kRows + (half < 0 ? 0 : half % 2 * T::kHalf);
+    return {share, first_row, half < 0 ? T::kRows : T::kHalf,
+            (share.count + T::kStep - 1) / T::kStep * T::kStep};
+  }
+};
 
 template <typename T>
 __device__ __forceinline__ void tile_produce(const TileParams& p, typename T::Smem& smem) {
   constexpr int kCopies = T::kTokens / 16;
-  const int thread = threadIdx.x % T::kGroup, m_tiles = (p.out_rows + T::kRows - 1) / T::kRows;
-  const int tiles = *p.num_shares * m_tiles, chunk = thread % 8;
+  const int thread = threadIdx.x % T::kGroup, chunk = thread % 8;
   const uint32_t x =
       msa::sm90::smem_address(smem.x[0]) + thread / 8 * 128 + ((chunk ^ (thread / 8 % 8)) << 4);
+  const TileList<T> list(p);
   int stage = 0, parity = 1;
-  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const TileWork work = tile_work<T>(p, tile, m_tiles);
-    const int w_row = work.share.expert * p.out_rows + work.m_tile * T::kRows, steps = work.width / T::kStep;
+  for (int item = blockIdx.x; item < list.items; item += gridDim.x) {
+    const TileWork work = list(p, item);
+    if (work.first_row >= p.out_rows) continue;
+    const int w_row = work.share.expert * p.out_rows + work.first_row, steps = work.width / T::kStep;
     const __nv_bfloat16* source[kCopies];
     if constexpr (T::kFirst) {
       // Places past the share repeat its last row: their columns are never stored.
@@ -89,9 +111,11 @@ __device__ __forceinline__ void tile_produce(const TileParams& p, typename T::Sm
       uint64_t* full = &smem.full[stage];
       if (T::kFirst || thread == 0) msa::sm90::mbarrier_wait(&smem.empty[stage], parity);
       if (thread == 0) {
-        constexpr int kBoxBytes = T::kStep * T::kDepth * 2;
-        msa::sm90::mbarrier_arrive_expect(full, sizeof(smem.w[0]) + (T::kFirst ? 0 : steps * kBoxBytes));
+        constexpr int kRowBytes = T::kDepth * 2, kBoxBytes = T::kStep * kRowBytes;
+        msa::sm90::mbarrier_arrive_expect(full, work.rows * kRowBytes + (T::kFirst ? 0 : steps * kBoxBytes));
         msa::sm90::tma_load_2d(smem.w[stage], &p.w, full, k, w_row);
+        if (work.rows > T::kHalf)
+          msa::sm90::tma_load_2d(smem.w[stage] + T::kHalf * kRowBytes, &p.w, full, k, w_row + T::kHalf);
         if constexpr (!T::kFirst)
           for (int b = 0; b < steps; ++b)
             msa::sm90::tma_load_2d(smem.x[stage] + b * kBoxBytes, &p.tokens, full, k,
@@ -108,140 +132,140 @@ __device__ __forceinline__ void tile_produce(const TileParams& p, typename T::Sm
   }
 }
 
-// Transposes an 8 x 8 tile of bf16 across the warp.
-__device__ __forceinline__ uint32_t transpose_8x8(uint32_t v) {
-  uint32_t t;
-  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(t) : "r"(v));
-  return t;
-}
-
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
   const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
   return *reinterpret_cast<const uint32_t*>(&v);
 }
 
-// Four lanes hold word (lane % 4) of four vectors; lane c gets all four words of vector c.
-__device__ __forceinline__ uint4 gather_words(const uint32_t (&v)[4]) {
-  const int c = threadIdx.x % 4;
-  uint32_t a[4], b[4];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {  // pairs of lanes one apart trade: lane bit 0 against vector bit 0
-    const uint32_t got = __shfl_xor_sync(0xffffffff, c % 2 == 0 ? v[2 * i + 1] : v[2 * i], 1);
-    a[2 * i] = c % 2 == 0 ? v[2 * i] : got;          // word of the even lane
-    a[2 * i + 1] = c % 2 == 0 ? got : v[2 * i + 1];  // word of the odd lane
-  }
-#pragma unroll
-  for (int i = 0; i < 2; ++i) {  // lanes two apart: lane bit 1 against vector bit 1
-    const uint32_t got = __shfl_xor_sync(0xffffffff, c < 2 ? a[2 + i] : a[i], 2);
-    b[i] = c < 2 ? a[i] : got;
-    b[2 + i] = c < 2 ? got : a[2 + i];
-  }
-  return {b[0], b[1], b[2], b[3]};
+// As swiglu(), without the branches of an exact division.
+__device__ __forceinline__ float swiglu_fast(float gate, float up, const TileParams& p) {
+  const float g = fminf(gate, p.limit), u = fminf(fmaxf(up, -p.limit), p.limit);
+  return __fdividef((u + p.beta) * g, 1.0f + __expf(-p.alpha * g));
 }
 
-// bf16 results of a tile's second product for 8 tokens: this lane's token (lane / 4) and 8 channels.
-template <int kN>
-__device__ __forceinline__ uint4 tile_vector(const float (&d)[2][kN / 2], int j) {
-  uint32_t parts[4];
-#pragma unroll
-  for (int i = 0; i < 4; ++i)
-    parts[i] = transpose_8x8(pack_bf16(d[i / 2][4 * j + i % 2 * 2], d[i / 2][4 * j + i % 2 * 2 + 1]));
-  return gather_words(parts);
+// Four 8 x 8 tiles of bf16, each with tokens in its columns: lane c of every four gets all 8 rows of tile c
+// for its token, by way of 512 bytes of shared memory. Bank conflicts are swizzled away.
+__device__ __forceinline__ uint4 transpose_tiles(uint32_t stage, const uint32_t (&tiles)[4]) {
+  const int lane = threadIdx.x % 32;
+  const auto place = [&](int token, int tile) { return stage + token * 64 + ((tile ^ (token / 2)) << 4); };
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                   place(lane % 8, lane / 8)),
+               "r"(tiles[0]), "r"(tiles[1]), "r"(tiles[2]), "r"(tiles[3])
+               : "memory");
+  __syncwarp();
+  return msa::sm90::load_shared(place(lane / 4, lane % 4));
 }
 
-// Stores a tile, tokens of 8 at a time: transposed in registers, whole sectors to memory.
-template <typename T, int kN>
-__device__ __forceinline__ void tile_store(const TileParams& p, const float (&d)[2][kN / 2],
-                                           const TileWork& work) {
-  const int group = threadIdx.x / T::kGroup, warp = threadIdx.x % T::kGroup / 32, lane = threadIdx.x % 32;
-  const int first_row = work.m_tile * T::kRows + group * T::kHalf + warp * 16;  // and 64 further down
+// Stores a warpgroup's rows of a tile: tokens come in columns and leave in rows, 16 bytes for each lane.
+template <typename T, int kN, int kBlocks>
+__device__ __forceinline__ void tile_store(const TileParams& p, typename T::Smem& smem,
+                                           const float (&d)[kBlocks][kN / 2], const Share& share,
+                                           int first_row) {
+  // Of the four 8 x 8 tiles of a turn: those of one block of rows and 8 tokens, and how many such there are.
+  constexpr int kTiles = T::kFirst ? 1 : 2, kTokenGroups = 4 / kTiles / kBlocks;
+  const int warp = threadIdx.x % T::kGroup / 32, lane = threadIdx.x % 32;
+  const int mine = lane % 4, token_group = mine / kTiles / kBlocks, block = mine / kTiles % kBlocks;
+  const int row = first_row + block * 64 + warp * 16, channel = T::kFirst ? row / 2 : row + mine % 2 * 8;
+  __nv_bfloat16* out = p.out + int64_t{share.first} * p.out_columns + channel;
+  const bool inside = row < p.out_rows;
+  const uint32_t stage = msa::sm90::smem_address(smem.transpose[threadIdx.x / 32][0]);
 #pragma unroll
-  for (int j = 0; j < kN / 8; ++j) {
-    const int token = j * 8 + lane / 4;
-    __nv_bfloat16* row = p.out + int64_t{work.share.first + token} * p.out_columns;
-    if constexpr (T::kFirst) {
+  for (int j = 0; j < kN / 8; j += kTokenGroups) {
+    uint32_t tiles[4];
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        const uint32_t h =
-            transpose_8x8(pack_bf16(swiglu(d[m][4 * j], d[m][4 * j + 2], p.alpha, p.limit, p.beta),
-                                    swiglu(d[m][4 * j + 1], d[m][4 * j + 3], p.alpha, p.limit, p.beta)));
-        if (token < work.share.count && first_row + m * 64 < p.out_rows)
-          *reinterpret_cast<uint32_t*>(row + (first_row + m * 64) / 2 + lane % 4 * 2) = h;
-      }
-    } else {
-      const uint4 v = tile_vector<kN>(d, j);
-      const int channel = first_row + lane % 4 / 2 * 64 + lane % 2 * 8;
-      if (token < work.share.count && channel < p.out_rows) *reinterpret_cast<uint4*>(row + channel) = v;
+    for (int i = 0; i < 4; ++i) {
+      const int tokens = j + i / kTiles / kBlocks;
+      const int at = 4 * (tokens < kN / 8 ? tokens : kN / 8 - 1);  // past the width: never stored
+      const float(&v)[kN / 2] = d[i / kTiles % kBlocks];
+      if constexpr (T::kFirst)
+        tiles[i] = pack_bf16(swiglu_fast(v[at], v[at + 2], p), swiglu_fast(v[at + 1], v[at + 3], p));
+      else
+        tiles[i] = pack_bf16(v[at + i % 2 * 2], v[at + i % 2 * 2 + 1]);
     }
+    const uint4 v = transpose_tiles(stage + j / kTokenGroups % T::kTransposes * 512, tiles);
+    const int token = (j + token_group) * 8 + lane / 4;
+    if (token < share.count && inside) *reinterpret_cast<uint4*>(out + int64_t{token} * p.out_columns) = v;
   }
 }
 
-template <typename T, int kN>
+// One warpgroup's rows of a tile, kBlocks blocks of 64.
+template <typename T, int kN, int kBlocks>
 __device__ __forceinline__ void tile_consume(const TileParams& p, typename T::Smem& smem,
                                              const TileWork& work, int& stage, int& parity) {
+  // Large tiles queue a stage's products before they wait for those of the stage before. Small ones wait for
+  // memory: they give each stage back at once.
+  constexpr bool kAhead = kN > 64 && kBlocks == 2;
   const int group = threadIdx.x / T::kGroup, lane = threadIdx.x % 32;
-  float d[2][kN / 2];
+  float d[kBlocks][kN / 2];
 #pragma unroll
-  for (int i = 0; i < kN; ++i) d[i / (kN / 2)][i % (kN / 2)] = 0;
+  for (int i = 0; i < kBlocks * kN / 2; ++i) d[i / (kN / 2)][i % (kN / 2)] = 0;
+  uint64_t* previous = nullptr;
   for (int k = 0; k < p.columns; k += T::kDepth) {
     msa::sm90::mbarrier_wait(&smem.full[stage], parity);
     if constexpr (T::kFirst) msa::sm90::fence_async_shared();  // the gathered rows are ordinary copies
-    const uint64_t a = msa::sm90::wgmma_descriptor(smem.w[stage] + group * T::kHalf * 128);
+    const uint64_t a = msa::sm90::wgmma_descriptor(smem.w[stage] + group * kBlocks * 64 * 128);
     const uint64_t b = msa::sm90::wgmma_descriptor(smem.x[stage]);
     msa::sm90::wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < T::kDepth / 16; ++s) {
-      wgmma_tokens<kN>(d[0], a + s * 2, b + s * 2, 1);
-      wgmma_tokens<kN>(d[1], a + s * 2 + 64 * 128 / 16, b + s * 2, 1);
-    }
+    for (int s = 0; s < T::kDepth / 16; ++s)
+#pragma unroll
+      for (int m = 0; m < kBlocks; ++m) wgmma_tokens<kN>(d[m], a + s * 2 + m * 64 * 128 / 16, b + s * 2, 1);
     msa::sm90::wgmma_commit();
-    msa::sm90::wgmma_wait<0>();
-    msa::sm90::wgmma_pin(d[0]);
-    msa::sm90::wgmma_pin(d[1]);
-    if (lane == 0) msa::sm90::mbarrier_arrive(&smem.empty[stage]);
+    if constexpr (kAhead) {
+      msa::sm90::wgmma_wait<1>();
+      if (k > 0 && lane == 0) msa::sm90::mbarrier_arrive(previous);
+    } else {
+      msa::sm90::wgmma_wait<0>();
+      if (lane == 0) msa::sm90::mbarrier_arrive(&smem.empty[stage]);
+    }
+    previous = &smem.empty[stage];
     if (++stage == T::kStages) stage = 0, parity ^= 1;
   }
-  tile_store<T, kN>(p, d, work);
+  msa::sm90::wgmma_wait<0>();
+#pragma unroll
+  for (int m = 0; m < kBlocks; ++m) msa::sm90::wgmma_pin(d[m]);
+  if (kAhead && lane == 0) msa::sm90::mbarrier_arrive(previous);
+  tile_store<T, kN, kBlocks>(p, smem, d, work.share, work.first_row + group * kBlocks * 64);
+}
+
+template <typename T, int kBlocks>
+__device__ __forceinline__ void tile_consume_width(const TileParams& p, typename T::Smem& smem,
+                                                   const TileWork& work, int& stage, int& parity) {
+  switch (work.width / T::kStep) {
+    case 1:
+      return tile_consume<T, 16, kBlocks>(p, smem, work, stage, parity);
+    case 2:
+      return tile_consume<T, 32, kBlocks>(p, smem, work, stage, parity);
+    case 3:
+      return tile_consume<T, 48, kBlocks>(p, smem, work, stage, parity);
+    case 4:
+      return tile_consume<T, 64, kBlocks>(p, smem, work, stage, parity);
+    case 5:
+      return tile_consume<T, 80, kBlocks>(p, smem, work, stage, parity);
+    case 6:
+      return tile_consume<T, 96, kBlocks>(p, smem, work, stage, parity);
+    case 7:
+      return tile_consume<T, 112, kBlocks>(p, smem, work, stage, parity);
+    case 8:
+      return tile_consume<T, 128, kBlocks>(p, smem, work, stage, parity);
+    case 9:
+      return tile_consume<T, 144, kBlocks>(p, smem, work, stage, parity);
+    default:
+      return tile_consume<T, 160, kBlocks>(p, smem, work, stage, parity);
+  }
 }
 
 template <typename T>
 __device__ __forceinline__ void tile_consume_all(const TileParams& p, typename T::Smem& smem) {
-  const int m_tiles = (p.out_rows + T::kRows - 1) / T::kRows, tiles = *p.num_shares * m_tiles;
+  const TileList<T> list(p);
   int stage = 0, parity = 0;
-  for (int tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-    const TileWork work = tile_work<T>(p, tile, m_tiles);
-    switch (work.width / T::kStep) {
-      case 1:
-        tile_consume<T, 16>(p, smem, work, stage, parity);
-        break;
-      case 2:
-        tile_consume<T, 32>(p, smem, work, stage, parity);
-        break;
-      case 3:
-        tile_consume<T, 48>(p, smem, work, stage, parity);
-        break;
-      case 4:
-        tile_consume<T, 64>(p, smem, work, stage, parity);
-        break;
-      case 5:
-        tile_consume<T, 80>(p, smem, work, stage, parity);
-        break;
-      case 6:
-        tile_consume<T, 96>(p, smem, work, stage, parity);
-        break;
-      case 7:
-        tile_consume<T, 112>(p, smem, work, stage, parity);
-        break;
-      case 8:
-        tile_consume<T, 128>(p, smem, work, stage, parity);
-        break;
-      case 9:
-        tile_consume<T, 144>(p, smem, work, stage, parity);
-        break;
-      default:
-        tile_consume<T, 160>(p, smem, work, stage, parity);
-        break;
-    }
+  for (int item = blockIdx.x; item < list.items; item += gridDim.x) {
+    const TileWork work = list(p, item);
+    if (work.first_row >= p.out_rows) continue;
+    if (work.rows > T::kHalf)
+      tile_consume_width<T, 2>(p, smem, work, stage, parity);
+    else
+      tile_consume_width<T, 1>(p, smem, work, stage, parity);
   }
 }
 
