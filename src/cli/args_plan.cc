@@ -23,6 +23,11 @@ void add_load(CLI::App* command, LoadOptions& o) {
   command->add_option("--device", o.device, "auto (default: a GPU where there is one), cpu or cuda")
       ->type_name("DEVICE")
       ->group(group);
+  command
+      ->add_flag(
+          "--batch-invariant", o.batch_invariant,
+          "Outputs that depend on their request alone, to the bit, whatever else runs (slower on a GPU)")
+      ->group(group);
 }
 
 void add_overrides(CLI::App* command, std::string& overrides) {

@@ -75,7 +75,6 @@ struct CaseResult {
 
   double fraction() const { return floor_us / times.median_us; }
   // Of the time from one step's ids to the next one's, the GPU works this share.
-  double busy() const { return std::min(1.0, (times.median_us + times.sampling_us) / times.wall_us); }
 };
 
 CaseResult evaluate(const Case& c, StepTimes times, const ModelConfig& config, const ParallelConfig& parallel,
@@ -126,7 +125,7 @@ void print_case(const CaseResult& r) {
       100 * r.flops / r.times.median_us / r.times.flops_per_us, r.times.flops_per_us / 1e6);
   std::printf(
       "  from ids to ids %.2f ms, of it sampling %.0f us; the GPU works %.1f%% of it; %.1f experts hit\n",
-      r.times.wall_us / 1e3, r.times.sampling_us, 100 * r.busy(), r.experts_hit);
+      r.times.wall_us / 1e3, r.times.sampling_us, 100 * r.times.busy, r.experts_hit);
   print_parts(r);
 }
 
@@ -139,7 +138,7 @@ void print_json(const CaseResult& r, const BenchStepOptions& options) {
   json.key("step_us").number(r.times.median_us).key("min_us").number(r.times.min_us);
   json.key("max_us").number(r.times.max_us).key("floor_us").number(r.floor_us);
   json.key("fraction_of_floor").number(r.fraction()).key("wall_us").number(r.times.wall_us);
-  json.key("sampling_us").number(r.times.sampling_us).key("gpu_busy").number(r.busy());
+  json.key("sampling_us").number(r.times.sampling_us).key("gpu_busy").number(r.times.busy);
   json.key("experts_hit").number(r.experts_hit).key("bytes").number(r.bytes).key("flops").number(r.flops);
   json.key("read_gb_per_s").number(r.times.read_bytes_per_us / 1e3);
   json.key("product_tflops").number(r.times.flops_per_us / 1e6);
@@ -195,6 +194,7 @@ Status run_bench_step(const BenchStepOptions& options) {
                         .rank = options.rank,
                         .kv_dtype = kv_dtype,
                         .memory_utilization = options.gpu_memory_utilization,
+                        .batch_invariant = options.load.batch_invariant,
                         .progress = bar.callback()};
   if (!checkpoint || options.load.load_format == "dummy") runner_options.gpu.dummy_seed = 0;
   const Weights none;

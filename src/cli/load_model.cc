@@ -163,6 +163,7 @@ Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, Engin
   if (options.device == Device::kCuda) {
     options.gpu.kv_dtype =
         SPARROW_TRY(cache_dtype(load.kv_cache_dtype, checkpoint.config().dtype, options.device));
+    options.gpu.batch_invariant = load.batch_invariant;
     if (load.load_format == "dummy") options.gpu.dummy_seed = kDummySeed;
   }
   if (options.cache_tokens == 0 && options.device == Device::kCpu) {

@@ -11,6 +11,7 @@ struct LoadOptions {
   std::string load_format = "auto";     // "auto": the checkpoint; "dummy": random weights, none are read
   std::string kv_cache_dtype = "auto";  // "auto", "bfloat16", "fp8", "fp8_e4m3"
   std::string device = "auto";          // "cpu", "cuda"; "auto" until resolve_device() has looked
+  bool batch_invariant = false;         // on a GPU; a CPU is so anyway
 };
 
 }  // namespace sparrow::cli

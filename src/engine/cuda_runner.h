@@ -25,7 +25,8 @@ class CudaRunner {
 
   void copy_blocks(std::span<const BlockCopy> copies);
   void forward(const Batch& batch, Capture* capture);
-  std::vector<Draw> draw(std::span<const DrawRequest> draws);
+  void start_draws(std::span<const DrawRequest> draws);
+  std::vector<Draw> finish_draws();
   std::vector<std::optional<TokenLogprobs>> score(std::span<const PromptRow> rows);
   // Copies them to the host.
   Tensor logits();

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/engine.h"
 
+#include <algorithm>
 #include <condition_variable>
 #include <future>
 #include <mutex>
+#include <optional>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -45,18 +48,50 @@ struct Engine::Inbox {
   std::vector<RequestId> signals;  // requests to attend to
   std::vector<std::promise<std::vector<WaitingSequence>>> questions;
   RequestId last_id = 0;
-  int num_queued = 0, num_live = 0;  // requests, those just submitted not counted
+  // Of which nothing has run. A client that leaves gives its place back at once: whoever comes next must not
+  // be refused because of the dead.
+  std::unordered_map<RequestId, std::weak_ptr<TokenChannel>> queued;
+  int num_live = 0;  // requests, those just submitted not counted
   bool draining = false, stopping = false;
   EngineStats stats;
+  EngineStats dropped;  // requests that were cancelled before the engine's thread saw them
 
   // A client's channel has something to say.
   void signal(RequestId id) {
+    std::optional<Submission> unseen;
     {
       const std::lock_guard lock(mutex);
       if (stopping) return;
-      signals.push_back(id);
+      if (const auto at = queued.find(id); at != queued.end() && is_cancelled(at->second)) {
+        queued.erase(at);
+        unseen = take_unseen(id);
+      }
+      if (!unseen) signals.push_back(id);
     }
-    work.notify_one();
+    if (!unseen) return work.notify_one();
+    drained.notify_all();
+    for (int output = 0; output < unseen->request.num_outputs(); ++output)
+      unseen->channel->push({.output = output, .finish = FinishReason::kCancelled});
+  }
+
+ private:
+  static bool is_cancelled(const std::weak_ptr<TokenChannel>& weak) {
+    const std::shared_ptr<TokenChannel> channel = weak.lock();
+    return channel && channel->cancelled();
+  }
+
+  // Kept, those of clients that come and go during a long step would pile up without a limit.
+  std::optional<Submission> take_unseen(RequestId id) {
+    const auto at = std::lower_bound(submissions.begin(), submissions.end(), id,
+                                     [](const Submission& s, RequestId wanted) { return s.id < wanted; });
+    if (at == submissions.end() || at->id != id) return std::nullopt;
+    std::optional<Submission> taken = std::move(*at);
+    submissions.erase(at);
+    ++dropped.requests;
+    for (const auto& prompt : taken->request.prompts)
+      dropped.prompt_tokens += static_cast<int64_t>(prompt.size());
+    dropped.cancelled += taken->request.num_outputs();
+    return taken;
   }
 };
 
@@ -87,13 +122,13 @@ Result<std::unique_ptr<TokenStream>> Engine::submit(Request request) {
     const std::lock_guard lock(inbox_->mutex);
     if (inbox_->draining || inbox_->stopping)
       return Error{Errc::kStopped, "the engine takes no more requests: it is shutting down"};
-    const int queued = inbox_->num_queued + static_cast<int>(inbox_->submissions.size());
-    if (queued >= options_.max_queued_requests)
+    if (static_cast<int>(inbox_->queued.size()) >= options_.max_queued_requests)
       return Error{Errc::kBusy, strf("{} requests are waiting and the queue holds {}: try again later",
-                                     queued, options_.max_queued_requests)};
+                                     inbox_->queued.size(), options_.max_queued_requests)};
     id = ++inbox_->last_id;
     channel = std::make_shared<TokenChannel>(request.num_outputs(), options_.events_per_output,
                                              [inbox = inbox_, id] { inbox->signal(id); });
+    inbox_->queued.emplace(id, channel);
     inbox_->submissions.push_back({id, std::move(request), channel});
   }
   inbox_->work.notify_one();
@@ -103,9 +138,11 @@ Result<std::unique_ptr<TokenStream>> Engine::submit(Request request) {
 EngineStats Engine::stats() const {
   const std::lock_guard lock(inbox_->mutex);
   EngineStats stats = inbox_->stats;
-  const int arriving = static_cast<int>(inbox_->submissions.size());
-  stats.live_requests = inbox_->num_live + arriving;
-  stats.queued_requests = inbox_->num_queued + arriving;
+  stats.live_requests = inbox_->num_live + static_cast<int>(inbox_->submissions.size());
+  stats.queued_requests = static_cast<int>(inbox_->queued.size());
+  stats.requests += inbox_->dropped.requests;
+  stats.prompt_tokens += inbox_->dropped.prompt_tokens;
+  stats.cancelled += inbox_->dropped.cancelled;
   return stats;
 }
 
@@ -156,7 +193,6 @@ bool Engine::take_inbox(bool can_run) {
     submissions.swap(inbox_->submissions);
     signals.swap(inbox_->signals);
     questions.swap(inbox_->questions);
-    inbox_->num_queued += static_cast<int>(submissions.size());
     inbox_->num_live += static_cast<int>(submissions.size());
     stopping = inbox_->stopping;
   }
@@ -176,7 +212,7 @@ void Engine::loop() {
     {
       const std::lock_guard lock(inbox_->mutex);
       inbox_->stats = core_->stats();
-      inbox_->num_queued = inbox_->stats.queued_requests;
+      for (const RequestId id : core_->take_left_queue()) inbox_->queued.erase(id);
     }
     core_->deliver();
     const std::lock_guard lock(inbox_->mutex);

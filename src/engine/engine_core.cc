@@ -64,6 +64,7 @@ EngineCore::EngineCore(const ModelConfig& config, const EngineOptions& options, 
     : config_(config),
       max_model_tokens_(max_model_tokens),
       max_choices_(options.max_sequences),
+      run_ahead_(options.run_ahead.value_or(options.device == Device::kCuda)),
       runner_(std::move(runner)),
       scheduler_(runner_->pool(), scheduler_limits(options, max_model_tokens)) {}
 
@@ -125,7 +126,7 @@ void EngineCore::add_prompt(ActiveRequest& request, size_t prompt, std::vector<i
     ++stats_.failed;
     send(request, {.output = index, .finish = FinishReason::kError, .error = first.error().message});
     if (--request.outputs_left > 0) continue;
-    --num_queued_;
+    leave_queue(request);
     requests_.erase(request.id);
     return;
   }
@@ -187,8 +188,13 @@ void EngineCore::end(SequenceId sequence, TokenEvent event) {
   }
   send(request, std::move(event));
   if (--request.outputs_left > 0) return;
-  if (!request.started) --num_queued_;
+  if (!request.started) leave_queue(request);
   requests_.erase(request.id);
+}
+
+void EngineCore::leave_queue(const ActiveRequest& request) {
+  --num_queued_;
+  left_queue_.push_back(request.id);
 }
 
 void EngineCore::set_paused(ActiveRequest& request, bool paused) {
@@ -206,39 +212,68 @@ void EngineCore::expire(const StepPlan& plan) {
 }
 
 bool EngineCore::step(SchedulerTime now) {
-  const auto start = std::chrono::steady_clock::now();
-  const StepPlan& plan = scheduler_.plan(now);
-  expire(plan);
-  const bool runs = !plan.slices.empty();
-  sampled_.clear();
-  drawn_.clear();
-  if (runs) {
-    runner_->copy_blocks(plan.copies);
-    fill_slices(plan);
-    // The scheduler has taken every block this needs.
-    runner_->run(slices_).value();
-    draw_all(plan);
+  if (flight_.num_tokens == 0) {
+    launched_ = std::chrono::steady_clock::now();
+    const StepPlan& plan = scheduler_.plan(now);
+    expire(plan);
+    if (plan.slices.empty()) {
+      scheduler_.commit({});
+      return false;
+    }
+    launch(plan, flight_);
   }
-  const int num_tokens = plan.num_tokens, num_sequences = static_cast<int>(plan.slices.size());
+  launch_ahead(flight_, now);
+  collect(flight_);
   scheduler_.commit(sampled_);
-  send_drawn();
-  if (runs)
-    count_step(num_tokens, num_sequences,
-               std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
-  return runs;
+  send_drawn(flight_);
+  const auto ended = std::chrono::steady_clock::now();
+  count_step(flight_.num_tokens, static_cast<int>(flight_.slices.size()),
+             std::chrono::duration<double>(ended - std::exchange(launched_, ended)).count());
+  flight_.num_tokens = 0;
+  std::swap(flight_, ahead_);
+  return true;
 }
 
-void EngineCore::fill_slices(const StepPlan& plan) {
-  slices_.resize(plan.slices.size());
-  for (size_t i = 0; i < slices_.size(); ++i) {
+void EngineCore::launch(const StepPlan& plan, Flight& flight) {
+  runner_->copy_blocks(plan.copies);
+  fill_slices(plan, flight);
+  // The scheduler has taken every block this needs.
+  runner_->run(flight.slices).value();
+  score_prompts(plan, flight);
+  ask_for_draws(plan, flight);
+  runner_->start_draws(flight.draws);
+  flight.num_tokens = plan.num_tokens;
+}
+
+void EngineCore::launch_ahead(const Flight& flight, SchedulerTime now) {
+  if (!run_ahead_) return;
+  for (const Drawn& drawn : flight.drawn) {
+    // What is drawn next may hang on what is drawn now; of outputs that have ended it does not matter.
+    const auto output = outputs_.find(drawn.sequence);
+    if (output == outputs_.end()) continue;
+    if (!drawn.waits || output->second.constraint || output->second.request->request.sampling.has_penalties())
+      return;
+  }
+  if (const StepPlan* plan = scheduler_.plan_ahead(now)) launch(*plan, ahead_);
+}
+
+void EngineCore::fill_slices(const StepPlan& plan, Flight& flight) {
+  flight.slices.resize(plan.slices.size());
+  size_t draw = 0;  // of the step before
+  for (size_t i = 0; i < plan.slices.size(); ++i) {
     const PlanSlice& from = plan.slices[i];
-    SequenceSlice& slice = slices_[i];
+    SequenceSlice& slice = flight.slices[i];
     slice.sequence = from.sequence;
     slice.num_tokens = from.num_tokens;
+    slice.drawn_by = -1;
+    if (from.first == from.sequence->num_tokens()) {  // its id is being drawn; both steps have the same order
+      while (flight_.drawn[draw].sequence != from.sequence->id) ++draw;
+      slice.drawn_by = static_cast<int>(draw);
+    }
     slice.logit_offsets.clear();
     Output& output = outputs_.at(from.sequence->id);
     ActiveRequest& request = *output.request;
-    if (!std::exchange(request.started, true)) --num_queued_;
+    if (!std::exchange(request.started, true)) leave_queue(request);
     if (request.request.prompt_logprobs) {
       const int64_t first_row = std::max(from.first, output.num_prompt_logprobs);
       for (int64_t row = 0; row < num_prompt_rows(from, first_row); ++row)
@@ -252,8 +287,9 @@ void EngineCore::send(const ActiveRequest& request, TokenEvent event) {
   outgoing_.push_back({request.id, request.channel, std::move(event)});
 }
 
-void EngineCore::send_drawn() {
-  for (Drawn& drawn : drawn_) {
+void EngineCore::send_drawn(Flight& flight) {
+  for (Drawn& drawn : flight.drawn) {
+    if (!outputs_.contains(drawn.sequence)) continue;  // it ended while the step ran
     if (drawn.event.finish)
       end(drawn.sequence, std::move(drawn.event));
     else

@@ -3,10 +3,12 @@
 // what tests drive step by step. Engine thread only.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -33,13 +35,17 @@ class EngineCore {
   void attend(RequestId id);
   void cancel_all();
 
-  // Plans, runs and commits one step. False: nothing could run.
+  // Plans, runs and commits one step; where it can, it starts the next one first, which the next call then
+  // finds running. False: nothing could run.
   bool step(SchedulerTime now);
   // Pushes the events of whatever was called since the last time. Apart from step(), so that statistics can
   // be made known first: who has read an event finds it counted.
   void deliver();
 
-  bool idle() const { return requests_.empty(); }
+  // Requests that have begun, or ended before they could, since the last call.
+  std::vector<RequestId> take_left_queue() { return std::exchange(left_queue_, {}); }
+
+  bool idle() const { return requests_.empty() && flight_.num_tokens == 0; }
   EngineStats stats() const;
   std::vector<WaitingSequence> waiting() const;  // by queue position
   ModelRunner& runner() { return *runner_; }
@@ -78,6 +84,14 @@ class EngineCore {
     TokenEvent event;
   };
 
+  // A step from its launch until its ids are there.
+  struct Flight {
+    std::vector<SequenceSlice> slices;
+    std::vector<DrawRequest> draws;
+    std::vector<Drawn> drawn;
+    int num_tokens = 0;  // 0: there is none
+  };
+
   struct Outgoing {
     RequestId request;
     std::shared_ptr<TokenChannel> channel;
@@ -89,37 +103,43 @@ class EngineCore {
 
   void add_prompt(ActiveRequest& request, size_t prompt, std::vector<int32_t> ids, SchedulerTime now);
   void expire(const StepPlan& plan);
-  void fill_slices(const StepPlan& plan);
-  void draw_all(const StepPlan& plan);
-  void score_prompts(const StepPlan& plan);
-  void ask_for_draws(const StepPlan& plan);
+  void launch(const StepPlan& plan, Flight& flight);
+  // Runs the step after `flight`, if that is known without its ids.
+  void launch_ahead(const Flight& flight, SchedulerTime now);
+  void collect(Flight& flight);
+  void fill_slices(const StepPlan& plan, Flight& flight);
+  void score_prompts(const StepPlan& plan, const Flight& flight);
+  void ask_for_draws(const StepPlan& plan, Flight& flight);
   // The event of a draw that needs no logits: one that failed before, or of which nothing is wanted.
   std::optional<TokenEvent> event_without_draw(const Output& output) const;
   void finish_draw(Drawn& drawn, Draw draw);
   void send(const ActiveRequest& request, TokenEvent event);
-  void send_drawn();
+  void send_drawn(Flight& flight);
   // With its last event an output is over, and the request with its last output.
   void end(SequenceId sequence, TokenEvent event);
   void end_all(ActiveRequest& request, FinishReason reason);
+  void leave_queue(const ActiveRequest& request);
   void set_paused(ActiveRequest& request, bool paused);
   void count_step(int num_tokens, int num_sequences, double seconds);
 
   const ModelConfig& config_;
   const int64_t max_model_tokens_;
   const int max_choices_;
+  const bool run_ahead_;
   std::unique_ptr<ModelRunner> runner_;
   Scheduler scheduler_;
   EngineStats stats_;
   int num_queued_ = 0;
+  std::vector<RequestId> left_queue_;
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
   std::unordered_map<SequenceId, Output> outputs_;
 
+  Flight flight_, ahead_;                           // the step that runs, and the one behind it
+  std::chrono::steady_clock::time_point launched_;  // flight_, or the step before it ended
+
   // One step's lists, kept for their memory.
-  std::vector<SequenceSlice> slices_;
   std::vector<int32_t> sampled_;
   std::vector<PromptRow> prompt_rows_;
-  std::vector<DrawRequest> draws_;
-  std::vector<Drawn> drawn_;
   std::vector<Outgoing> outgoing_;
 };
 

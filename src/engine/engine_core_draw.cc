@@ -22,28 +22,28 @@ void set_masks(SampleRow& row, TokenConstraint* constraint, std::span<const int3
 
 }  // namespace
 
-void EngineCore::draw_all(const StepPlan& plan) {
-  score_prompts(plan);
-  ask_for_draws(plan);
-  std::vector<Draw> draws = runner_->draw(draws_);
+void EngineCore::collect(Flight& flight) {
+  std::vector<Draw> draws = runner_->finish_draws();
+  std::vector<Drawn>& all = flight.drawn;
+  sampled_.clear();
   size_t next = 0;
-  for (size_t i = 0; i < drawn_.size(); ++i) {
-    Drawn& drawn = drawn_[i];
+  for (size_t i = 0; i < all.size(); ++i) {
+    Drawn& drawn = all[i];
     if (drawn.waits) finish_draw(drawn, std::move(draws[next++]));
     sampled_.push_back(drawn.event.id.value_or(0));
     // Before the commit: what such a sequence has left in the cache must not be published.
-    const bool last_choice = i + 1 == drawn_.size() || drawn_[i + 1].prompt_sequence != drawn.prompt_sequence;
+    const bool last_choice = i + 1 == all.size() || all[i + 1].prompt_sequence != drawn.prompt_sequence;
     if (last_choice && drawn.event.finish == FinishReason::kError) scheduler_.finish(drawn.prompt_sequence);
   }
 }
 
-void EngineCore::score_prompts(const StepPlan& plan) {
+void EngineCore::score_prompts(const StepPlan& plan, const Flight& flight) {
   prompt_rows_.clear();
   int64_t row = 0;
   for (size_t i = 0; i < plan.slices.size(); ++i) {
     const PlanSlice& slice = plan.slices[i];
     const Output& output = outputs_.at(slice.sequence->id);
-    const int64_t end = row + static_cast<int64_t>(slices_[i].logit_offsets.size());
+    const int64_t end = row + static_cast<int64_t>(flight.slices[i].logit_offsets.size());
     int64_t scored = output.num_prompt_logprobs;
     for (; row < end - (slice.num_samples > 0 ? 1 : 0); ++row)
       prompt_rows_.push_back({row, slice.sequence->ids[++scored], *output.request->request.prompt_logprobs});
@@ -54,7 +54,7 @@ void EngineCore::score_prompts(const StepPlan& plan) {
   size_t next = 0;
   for (size_t i = 0; i < plan.slices.size(); ++i) {
     Output& output = outputs_.at(plan.slices[i].sequence->id);
-    const size_t rows = slices_[i].logit_offsets.size() - (plan.slices[i].num_samples > 0 ? 1 : 0);
+    const size_t rows = flight.slices[i].logit_offsets.size() - (plan.slices[i].num_samples > 0 ? 1 : 0);
     for (size_t r = 0; r < rows; ++r) {
       const int64_t token = output.num_prompt_logprobs++;
       if (auto& score = scores[next++])
@@ -65,35 +65,36 @@ void EngineCore::score_prompts(const StepPlan& plan) {
   }
 }
 
-void EngineCore::ask_for_draws(const StepPlan& plan) {
-  draws_.clear();
+void EngineCore::ask_for_draws(const StepPlan& plan, Flight& flight) {
+  flight.draws.clear();
+  flight.drawn.clear();
   int64_t row = 0;
   for (size_t i = 0; i < plan.slices.size(); ++i) {
     const PlanSlice& slice = plan.slices[i];
     const Sequence& sequence = *slice.sequence;
-    row += static_cast<int64_t>(slices_[i].logit_offsets.size());
+    row += static_cast<int64_t>(flight.slices[i].logit_offsets.size());
     for (int choice = 0; choice < slice.num_samples; ++choice) {
       const SequenceId id = sequence.id + static_cast<SequenceId>(choice);
       Output& output = outputs_.at(id);
       const Request& request = output.request->request;
       output.bad_prompt_row = outputs_.at(sequence.id).bad_prompt_row;
-      const int64_t position = sequence.num_tokens() - sequence.num_prompt_tokens;
+      const int64_t position = slice.first + slice.num_tokens - sequence.num_prompt_tokens;
       if (position == 0) output.cached_tokens = sequence.num_cached_tokens;
-      drawn_.push_back({.sequence = id, .prompt_sequence = sequence.id, .position = position});
-      Drawn& drawn = drawn_.back();
+      flight.drawn.push_back({.sequence = id, .prompt_sequence = sequence.id, .position = position});
+      Drawn& drawn = flight.drawn.back();
       if (std::optional<TokenEvent> event = event_without_draw(output)) {
         drawn.event = std::move(*event);
       } else {
         drawn.waits = true;
         drawn.event = {.output = output.index, .cached_tokens = output.cached_tokens};
-        draws_.push_back({.row = row - 1,
-                          .sample = {.logits = {},
-                                     .params = request.sampling,
-                                     .counts = &output.counts,
-                                     .choice = static_cast<uint64_t>(output.choice),
-                                     .position = static_cast<uint64_t>(position)},
-                          .num_top_logprobs = request.logprobs});
-        set_masks(draws_.back().sample, output.constraint.get(), output.request->end_ids,
+        flight.draws.push_back({.row = row - 1,
+                                .sample = {.logits = {},
+                                           .params = request.sampling,
+                                           .counts = &output.counts,
+                                           .choice = static_cast<uint64_t>(output.choice),
+                                           .position = static_cast<uint64_t>(position)},
+                                .num_top_logprobs = request.logprobs});
+        set_masks(flight.draws.back().sample, output.constraint.get(), output.request->end_ids,
                   position >= request.min_tokens);
       }
       if (!output.bad_prompt_row) drawn.event.prompt_logprobs = std::exchange(output.prompt_logprobs, {});
@@ -114,7 +115,9 @@ std::optional<TokenEvent> EngineCore::event_without_draw(const Output& output) c
 }
 
 void EngineCore::finish_draw(Drawn& drawn, Draw draw) {
-  Output& output = outputs_.at(drawn.sequence);
+  const auto found = outputs_.find(drawn.sequence);
+  if (found == outputs_.end()) return;  // it ended while the step ran
+  Output& output = found->second;
   const Request& request = output.request->request;
   TokenEvent& event = drawn.event;
   if (!draw.id.ok()) {

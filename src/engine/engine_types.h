@@ -19,6 +19,7 @@ struct GpuOptions {
   DType kv_dtype = DType::kBF16;       // of K and V in the cache: bf16 or e4m3
   double memory_utilization = 0.9;     // of the device's memory, for all there is
   bool graphs = true;                  // replay decode steps from CUDA graphs
+  bool batch_invariant = false;        // outputs depend, to the bit, on their request alone; slower
   std::optional<uint64_t> dummy_seed;  // random weights made on the device; the checkpoint's are not read
   ProgressFn progress;                 // bytes of weights on the device, bytes in all
 };
@@ -32,8 +33,9 @@ struct EngineOptions {
   int max_batch_tokens = 512;    // run in one step
   int max_sequences = 256;       // running at the same time
   bool prefix_caching = true;
-  int max_queued_requests = 1024;            // that have not started; more are refused with Errc::kBusy
-  int events_per_output = 64;                // a TokenStream holds before its request pauses
+  int max_queued_requests = 1024;  // that have not started; more are refused with Errc::kBusy
+  int events_per_output = 64;      // a TokenStream holds before its request pauses
+  std::optional<bool> run_ahead;   // start a step before the ids of the last are known; default: on a GPU
   std::optional<uint64_t> block_order_seed;  // hand blocks out in this shuffled order
 };
 

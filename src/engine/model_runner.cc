@@ -13,9 +13,11 @@ namespace {
 void append(Batch& batch, const SequenceSlice& slice) {
   const Sequence& sequence = *slice.sequence;
   const int first_row = batch.num_tokens();
+  if (slice.drawn_by >= 0) batch.drawn_by.resize(batch.ids.size(), -1);
   for (int i = 0; i < slice.num_tokens; ++i) {
     const int64_t position = sequence.num_computed + i;
-    batch.ids.push_back(sequence.ids[position]);
+    if (slice.drawn_by >= 0) batch.drawn_by.push_back(slice.drawn_by);
+    batch.ids.push_back(slice.drawn_by >= 0 ? 0 : sequence.ids[position]);
     batch.positions.push_back(static_cast<int32_t>(position));
     batch.slots.push_back(sequence.blocks.slot(position));
   }
@@ -31,6 +33,7 @@ void clear(Batch& batch) {
   batch.cu_seqlens_q.assign(1, 0);
   batch.seq_lens.clear();
   batch.logit_rows.clear();
+  batch.drawn_by.clear();
   batch.max_blocks = 0;
 }
 
@@ -72,22 +75,36 @@ Status ModelRunner::run(std::span<const SequenceSlice> slices, Capture* capture)
   clear(batch_);
   for (const SequenceSlice& slice : slices) {
     Sequence& sequence = *slice.sequence;
-    SPARROW_CHECK_LE(sequence.num_computed + slice.num_tokens, static_cast<int64_t>(sequence.ids.size()));
+    SPARROW_CHECK_LE(sequence.num_computed + slice.num_tokens,
+                     static_cast<int64_t>(sequence.ids.size()) + (slice.drawn_by >= 0 ? 1 : 0));
     if (!sequence.blocks.reserve(sequence.num_computed + slice.num_tokens))
       return Error{Errc::kInvalidArgument, strf("the cache of {} blocks is full", pool_->num_blocks())};
     append(batch_, slice);
   }
   fill_block_table(batch_, slices);
-  if (cuda_)
+  if (cuda_) {
     cuda_->forward(batch_, capture);
-  else
+  } else {
+    for (size_t row = 0; row < batch_.drawn_by.size(); ++row)
+      if (const int draw = batch_.drawn_by[row]; draw >= 0) batch_.ids[row] = drawn_ids_[draw];
     cpu_->forward(batch_, capture);
+  }
   for (const SequenceSlice& slice : slices) slice.sequence->num_computed += slice.num_tokens;
   return Ok{};
 }
 
-std::vector<Draw> ModelRunner::draw(std::span<const DrawRequest> draws) {
-  return cuda_ ? cuda_->draw(draws) : cpu_->draw(draws);
+void ModelRunner::start_draws(std::span<const DrawRequest> draws) {
+  if (cuda_) return cuda_->start_draws(draws);
+  draws_.push_back(cpu_->draw(draws));
+  drawn_ids_.clear();
+  for (const Draw& draw : draws_.back()) drawn_ids_.push_back(draw.id.ok() ? draw.id.value() : 0);
+}
+
+std::vector<Draw> ModelRunner::finish_draws() {
+  if (cuda_) return cuda_->finish_draws();
+  std::vector<Draw> draws = std::move(draws_.front());
+  draws_.pop_front();
+  return draws;
 }
 
 std::vector<std::optional<TokenLogprobs>> ModelRunner::score(std::span<const PromptRow> rows) {

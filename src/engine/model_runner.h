@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -43,6 +44,7 @@ struct SequenceSlice {
   Sequence* sequence = nullptr;
   int num_tokens = 0;
   std::vector<int32_t> logit_offsets;
+  int drawn_by = -1;  // the draw of the step before that gives the slice its one token; -1: it has its ids
 };
 
 class ModelRunner {
@@ -63,9 +65,10 @@ class ModelRunner {
   // have one row for each wanted offset, in slice order, until the next call. Error: the cache is full.
   Status run(std::span<const SequenceSlice> slices, Capture* capture = nullptr);
 
-  // From the last run's logits: ids, and probabilities of the prompt's own ids (nullopt: the row holds no
-  // numbers).
-  std::vector<Draw> draw(std::span<const DrawRequest> draws);
+  // Ids from the last run's logits. Draws of two steps may be under way; finish_draws() waits for the older.
+  void start_draws(std::span<const DrawRequest> draws);
+  std::vector<Draw> finish_draws();
+  // Probabilities of the prompt's own ids, from the last run's logits (nullopt: the row holds no numbers).
   std::vector<std::optional<TokenLogprobs>> score(std::span<const PromptRow> rows);
   // The logits themselves, [wanted rows, vocabulary], on the host.
   Tensor logits();
@@ -89,7 +92,9 @@ class ModelRunner {
   std::unique_ptr<CpuRunner> cpu_;    // one of them
   std::unique_ptr<CudaRunner> cuda_;  // is there
   std::unique_ptr<BlockPool> pool_;
-  Batch batch_;  // kept for its memory
+  Batch batch_;                          // kept for its memory
+  std::deque<std::vector<Draw>> draws_;  // of the CPU, by age: those not asked for yet
+  std::vector<int32_t> drawn_ids_;       // of the CPU's last step
 };
 
 }  // namespace sparrow

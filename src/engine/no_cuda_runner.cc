@@ -19,7 +19,8 @@ bool has_usable_gpu() {
 CudaRunner::~CudaRunner() = default;
 void CudaRunner::copy_blocks(std::span<const BlockCopy>) {}
 void CudaRunner::forward(const Batch&, Capture*) {}
-std::vector<Draw> CudaRunner::draw(std::span<const DrawRequest>) {
+void CudaRunner::start_draws(std::span<const DrawRequest>) {}
+std::vector<Draw> CudaRunner::finish_draws() {
   return {};
 }
 std::vector<std::optional<TokenLogprobs>> CudaRunner::score(std::span<const PromptRow>) {

@@ -82,7 +82,7 @@ bool Scheduler::finish(SequenceId id) {
   const auto at = sequences_.find(id);
   if (at == sequences_.end() || at->second->state == SequenceState::kFinished) return false;
   Sequence& sequence = *at->second;
-  if (in_step_ && sequence.last_step == step_)
+  if (sequence.num_planned > 0)
     sequence.state = SequenceState::kFinished;
   else
     remove(sequence);
@@ -103,25 +103,28 @@ void Scheduler::set_paused(SequenceId id, bool paused) {
 }
 
 void Scheduler::commit(std::span<const int32_t> sampled) {
-  SPARROW_CHECK(in_step_);
-  in_step_ = false;
+  SPARROW_CHECK_LT(0, num_planned_);
   size_t next = 0;
   for (const PlanSlice& slice : plan_.slices) {
     Sequence& sequence = *slice.sequence;
     SPARROW_CHECK_LE(next + slice.num_samples, sampled.size());
     const std::span<const int32_t> ids = sampled.subspan(next, slice.num_samples);
     next += slice.num_samples;
+    --sequence.num_planned;
     if (sequence.state == SequenceState::kFinished) {
-      remove(sequence);
+      if (sequence.num_planned == 0) remove(sequence);
       continue;
     }
-    sequence.num_computed = slice.first + slice.num_tokens;
-    publish(sequence);
+    const int64_t computed = slice.first + slice.num_tokens;
+    sequence.num_computed = std::max(sequence.num_computed, computed);  // the step ahead may have run too
+    publish(sequence, computed);
     if (ids.empty()) continue;
     if (sequence.num_choices > 1) fork(sequence, ids.subspan(1));
     sequence.ids.push_back(ids[0]);
   }
   SPARROW_CHECK_EQ(next, sampled.size());
+  std::swap(plan_, ahead_);
+  --num_planned_;
   SPARROW_CHECK_EQ(pool_.num_in_use() + pool_.num_cached() + pool_.num_free(), pool_.num_blocks());
 }
 
@@ -155,9 +158,9 @@ SchedulerStats Scheduler::stats() const {
   return stats;
 }
 
-void Scheduler::publish(Sequence& sequence) {
+void Scheduler::publish(Sequence& sequence, int64_t num_computed) {
   if (!limits_.prefix_caching) return;
-  const int64_t full = sequence.num_computed / kBlockTokens;
+  const int64_t full = num_computed / kBlockTokens;
   if (full == sequence.num_published) return;
   cache_.extend_digests(content(sequence), full, sequence.digests);
   for (int64_t& block = sequence.num_published; block < full; ++block) {

@@ -4,6 +4,7 @@
 //
 //   add(), finish(), set_paused()  at any time
 //   plan()                         what to run; blocks are there, copies to make first are listed
+//   plan_ahead()                   the step after it, while its ids are not known yet
 //   commit()                       the ids that were drawn
 #pragma once
 
@@ -68,8 +69,8 @@ class Scheduler {
   Result<SequenceId> add(SequenceSpec spec, SchedulerTime now);
 
   // Ends a sequence in whatever state: done, cancelled or failed. Its blocks are given back at once, or by
-  // commit() if it is in the step that is running. Before its first token this ends all choices of a prompt.
-  // False: there is no such sequence.
+  // the commit() of the last planned step that it is in. Before its first token this ends all choices of a
+  // prompt. False: there is no such sequence.
   bool finish(SequenceId id);
 
   void set_paused(SequenceId id, bool paused);
@@ -77,8 +78,14 @@ class Scheduler {
   // The next step; valid until commit(), which must follow. No slices: nothing can run now.
   const StepPlan& plan(SchedulerTime now);
 
-  // The step has run. `sampled`: PlanSlice::num_samples ids for each slice, in order; those of a sequence
-  // that was finished meanwhile are passed over. The caller ends what has reached its end.
+  // The step after the one that is planned, valid until that one's commit(): every sequence that does not
+  // reach its length there goes on with the id that is being drawn for it, in the same order. nullptr: no
+  // such step, because others want to run as well, a prompt is not done or a block is missing.
+  const StepPlan* plan_ahead(SchedulerTime now);
+
+  // The older of the planned steps has run. `sampled`: PlanSlice::num_samples ids for each slice, in order;
+  // those of a sequence that was finished meanwhile are passed over. The caller ends what has reached its
+  // end.
   void commit(std::span<const int32_t> sampled);
 
   const Sequence* find(SequenceId id) const;                     // nullptr: there is none
@@ -109,7 +116,8 @@ class Scheduler {
   void plan_prefills();
   void add_slice(Sequence& sequence, int64_t num_tokens);
 
-  void publish(Sequence& sequence);
+  bool others_want_to_run(SchedulerTime now) const;
+  void publish(Sequence& sequence, int64_t num_computed);
   void fork(Sequence& sequence, std::span<const int32_t> ids);
   void remove(Sequence& sequence);
   void wait(Sequence& sequence);
@@ -131,11 +139,11 @@ class Scheduler {
   SequenceId next_id_ = 1;
   SchedulerTime earliest_deadline_ = SchedulerTime::max();  // of the queue, or earlier
 
-  // The step in the making.
-  bool in_step_ = false;
+  // The step in the making, or the older one of those that run.
+  int num_planned_ = 0;  // steps that are not committed: at most two
   uint64_t step_ = 0;
   int64_t num_growing_ = 0;  // running sequences that may yet need more blocks
-  StepPlan plan_;
+  StepPlan plan_, ahead_;
   std::vector<Sequence*> prefills_, passed_over_;
   PrefixHit hit_;
   SchedulerStats totals_;

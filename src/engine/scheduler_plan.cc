@@ -18,8 +18,8 @@ constexpr uint64_t kAskAgainSteps = 32;
 }  // namespace
 
 const StepPlan& Scheduler::plan(SchedulerTime now) {
-  SPARROW_CHECK(!in_step_);
-  in_step_ = true;
+  SPARROW_CHECK_EQ(num_planned_, 0);
+  num_planned_ = 1;
   ++step_;
   plan_.slices.clear();
   plan_.copies.clear();
@@ -257,6 +257,49 @@ void Scheduler::add_slice(Sequence& sequence, int64_t num_tokens) {
                           .num_samples = samples ? sequence.num_choices : 0});
   plan_.num_tokens += static_cast<int>(num_tokens);
   sequence.last_step = step_;
+  ++sequence.num_planned;
+}
+
+const StepPlan* Scheduler::plan_ahead(SchedulerTime now) {
+  SPARROW_CHECK_EQ(num_planned_, 1);
+  if (others_want_to_run(now)) return nullptr;
+  ahead_.slices.clear();
+  ahead_.copies.clear();
+  ahead_.expired.clear();
+  for (const PlanSlice& slice : plan_.slices) {
+    Sequence& sequence = *slice.sequence;
+    const int64_t position = slice.first + 1;
+    if (sequence.state == SequenceState::kFinished || sequence.paused ||
+        position == sequence.max_computed_tokens())
+      continue;
+    // Its last block is its own since the step before. A new one that is not used now will be later.
+    if (!sequence.blocks.reserve(position + 1)) return nullptr;
+    ahead_.slices.push_back({.sequence = &sequence, .first = position, .num_tokens = 1, .num_samples = 1});
+  }
+  if (ahead_.slices.empty()) return nullptr;
+  num_planned_ = 2;
+  ++step_;
+  ahead_.num_tokens = static_cast<int>(ahead_.slices.size());
+  for (const PlanSlice& slice : ahead_.slices) {
+    slice.sequence->last_step = step_;
+    ++slice.sequence->num_planned;
+  }
+  ++totals_.steps;
+  totals_.tokens_planned += ahead_.num_tokens;
+  return &ahead_;
+}
+
+// Whether the step after the planned one may hold anything but its sequences' next tokens.
+bool Scheduler::others_want_to_run(SchedulerTime now) const {
+  if (now >= earliest_deadline_) return true;
+  for (const PlanSlice& slice : plan_.slices)
+    if (slice.num_tokens != 1 || slice.num_samples != 1) return true;
+  const auto wants_to_run = [](const Sequence* sequence) {
+    return !sequence->paused && sequence->num_planned == 0;
+  };
+  if (std::any_of(running_.begin(), running_.end(), wants_to_run)) return true;
+  return num_choices_running_ < limits_.max_sequences &&
+         std::any_of(waiting_.begin(), waiting_.end(), [](const Waiting& w) { return !w.blocked; });
 }
 
 }  // namespace sparrow

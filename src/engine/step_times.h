@@ -18,6 +18,7 @@ struct StepTimes {
   double median_us = 0, min_us = 0, max_us = 0;  // of the GPU's work, metadata to logits
   double sampling_us = 0;                        // greedy ids of all rows, read back
   double wall_us = 0;                            // step after step as the engine runs them, ids included
+  double busy = 0;                               // share of that time in which the GPU works
   std::vector<Span> timeline;     // of a step that notes the time between its parts, which costs some
   std::vector<int> experts_hit;   // [layers] distinct routed experts; 0 where there are none
   std::string attention_kernels;  // in words

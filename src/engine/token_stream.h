@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // TokenStream: what comes back from Engine::submit. Its two ends live on different threads: the engine pushes
 // and never waits, one client thread takes. It holds a bounded number of events; when a slow reader lets it
-// fill up, the engine pauses this request alone until there is room again.
+// fill up, the engine pauses this request alone until there is room again (a step that runs already adds one
+// more for each output).
 #pragma once
 
 #include <chrono>
@@ -81,7 +82,7 @@ class TokenStream {
 
   uint64_t request_id() const { return request_id_; }  // ascending by arrival
 
-  // Ends every unfinished output with FinishReason::kCancelled; its blocks are free after the running step.
+  // Ends every unfinished output with FinishReason::kCancelled; its blocks are free after the running steps.
   void cancel() { channel_->cancel(); }
   // Ends one output whose first token has come, and leaves the others alone.
   void cancel(int output) { channel_->cancel(output); }

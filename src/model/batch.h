@@ -19,6 +19,9 @@ struct Batch {
 
   std::vector<int32_t> logit_rows;  // [logits] rows of this batch whose logits are wanted, ascending
 
+  // [tokens], or empty: the draw of the step before whose id the row gets; -1: ids has it
+  std::vector<int32_t> drawn_by;
+
   int num_tokens() const { return static_cast<int>(ids.size()); }
   int num_sequences() const { return static_cast<int>(seq_lens.size()); }
 };

@@ -12,6 +12,7 @@
 #include <cstdlib>
 #include <map>
 #include <random>
+#include <utility>
 
 #include "engine/scheduler.h"
 
@@ -42,13 +43,14 @@ struct Options {
                          .max_sequences = 64,
                          .max_model_tokens = 40'000,
                          .priority_step = milliseconds(2000)};
-  int max_live = 200;
-  double long_outputs = 0.3;  // share of them
-  int64_t long_output = 400;  // at most
+  int max_live = 200, max_arrivals = 6;  // in all; in one step
+  double runs_ahead = 0.5;               // of the steps that could
+  double long_outputs = 0.3;             // share of them
+  int64_t long_output = 400;             // at most
 };
 
 struct Outcome {
-  int64_t ended = 0, cancelled = 0, expired = 0, refused = 0, steps = 0, max_wait_steps = 0;
+  int64_t ended = 0, cancelled = 0, expired = 0, refused = 0, steps = 0, ahead = 0, max_wait_steps = 0;
   uint64_t trace = 0;
   SchedulerStats stats;
 };
@@ -63,7 +65,8 @@ class Simulation {
         scheduler_(pool_, options.limits) {}
 
   Outcome run() {
-    while (outcome_.refused + num_added_ < options_.num_requests || !live_.empty()) {
+    while (outcome_.refused + num_added_ < options_.num_requests || !live_.empty() ||
+           !flight_.slices.empty()) {
       step();
       if (testing::Test::HasFailure()) break;
     }
@@ -80,6 +83,17 @@ class Simulation {
     int num_choices;
     bool started = false;
   };
+  // A step that has run and is not committed.
+  struct Flight {
+    std::vector<PlanSlice> slices;
+    std::vector<SequenceId> ids;  // of its sequences, which may go before it does
+    std::vector<int32_t> sampled;
+
+    // What it drew for a sequence.
+    int32_t drawn(SequenceId id) const {
+      return sampled[std::find(ids.begin(), ids.end(), id) - ids.begin()];
+    }
+  };
 
   int64_t pick(int64_t low, int64_t high) {
     return low + static_cast<int64_t>(random_() % static_cast<uint64_t>(high - low + 1));
@@ -90,7 +104,9 @@ class Simulation {
   void step();
   void arrive();
   void disturb();
-  void run_slices(const StepPlan& plan);
+  void plan();
+  void plan_ahead();
+  Flight run_slices(const StepPlan& plan);
   void check_plan(const StepPlan& plan);
   void check_owners();
   void end_outputs(const std::vector<PlanSlice>& slices);
@@ -105,7 +121,7 @@ class Simulation {
   Scheduler scheduler_;
   std::map<SequenceId, Live> live_;
   std::vector<SequenceId> paused_;
-  std::vector<int32_t> sampled_;
+  Flight flight_, ahead_;
   int64_t num_added_ = 0, num_outputs_ = 0;
   Outcome outcome_;
 };
@@ -170,12 +186,30 @@ void Simulation::disturb() {
 
 void Simulation::step() {
   ++outcome_.steps;
-  const int64_t arrivals = chance(0.01) ? 60 : pick(0, 6);
+  const int64_t arrivals = chance(0.01) ? 10 * options_.max_arrivals : pick(0, options_.max_arrivals);
   for (int64_t i = 0; i < arrivals; ++i)
     if (static_cast<int>(live_.size()) < options_.max_live &&
         outcome_.refused + num_added_ < options_.num_requests)
       arrive();
   disturb();
+  if (flight_.slices.empty()) plan();
+  if (chance(options_.runs_ahead)) plan_ahead();
+  if (!flight_.slices.empty() && chance(0.05)) {  // a client leaves while the step runs
+    const SequenceId id = flight_.ids[pick(0, static_cast<int64_t>(flight_.ids.size()) - 1)];
+    if (live_.contains(id)) end(id, outcome_.cancelled);
+  }
+  scheduler_.commit(flight_.sampled);
+  std::vector<PlanSlice> kept;
+  for (size_t i = 0; i < flight_.slices.size(); ++i)
+    if (flight_.slices[i].num_samples > 0 && live_.contains(flight_.ids[i]))
+      kept.push_back(flight_.slices[i]);
+  end_outputs(kept);
+  flight_ = std::exchange(ahead_, {});
+  ASSERT_EQ(pool_.num_in_use() + pool_.num_cached() + pool_.num_free(), pool_.num_blocks());
+  if (outcome_.steps % 64 == 0 && flight_.slices.empty()) check_owners();
+}
+
+void Simulation::plan() {
   const StepPlan& plan = scheduler_.plan(now());
   for (const Expired& expired : plan.expired) {
     const Live& live = live_.at(expired.id);
@@ -184,21 +218,17 @@ void Simulation::step() {
     live_.erase(expired.id);
   }
   check_plan(plan);
-  run_slices(plan);
-  if (!plan.slices.empty() && chance(0.05)) {  // a client leaves while the step runs
-    const PlanSlice& slice = plan.slices[pick(0, static_cast<int64_t>(plan.slices.size()) - 1)];
-    end(slice.sequence->id, outcome_.cancelled);
-  }
-  const std::vector<PlanSlice> slices = plan.slices;
-  std::vector<SequenceId> ids;
-  for (const PlanSlice& slice : slices) ids.push_back(slice.sequence->id);
-  scheduler_.commit(sampled_);
-  std::vector<PlanSlice> kept;
-  for (size_t i = 0; i < slices.size(); ++i)
-    if (slices[i].num_samples > 0 && scheduler_.find(ids[i]) != nullptr) kept.push_back(slices[i]);
-  end_outputs(kept);
-  ASSERT_EQ(pool_.num_in_use() + pool_.num_cached() + pool_.num_free(), pool_.num_blocks());
-  if (outcome_.steps % 64 == 0) check_owners();
+  flight_ = run_slices(plan);
+}
+
+void Simulation::plan_ahead() {
+  const StepPlan* plan = scheduler_.plan_ahead(now());
+  if (plan == nullptr) return;
+  ++outcome_.ahead;
+  ASSERT_TRUE(plan->copies.empty() && plan->expired.empty() && !plan->slices.empty());
+  check_plan(*plan);
+  for (const PlanSlice& slice : plan->slices) ASSERT_EQ(slice.first, slice.sequence->num_tokens());
+  ahead_ = run_slices(*plan);
 }
 
 void Simulation::check_plan(const StepPlan& plan) {
@@ -226,18 +256,21 @@ void Simulation::check_plan(const StepPlan& plan) {
   for (const BlockCopy& copy : plan.copies) trace(static_cast<uint64_t>(copy.from) << 32 | copy.to);
 }
 
-void Simulation::run_slices(const StepPlan& plan) {
+Simulation::Flight Simulation::run_slices(const StepPlan& plan) {
+  Flight flight{.slices = plan.slices, .ids = {}, .sampled = {}};
   for (const BlockCopy& copy : plan.copies)
     std::copy_n(memory_.begin() + int64_t{copy.from} * kBlockTokens, kBlockTokens,
                 memory_.begin() + int64_t{copy.to} * kBlockTokens);
-  sampled_.clear();
   for (const PlanSlice& slice : plan.slices) {
     const Sequence& sequence = *slice.sequence;
+    flight.ids.push_back(sequence.id);
     uint64_t state = slice.first == 0 ? 0 : memory_[sequence.blocks.slot(slice.first - 1)];
     for (int64_t p = slice.first; p < slice.first + slice.num_tokens; ++p)
-      memory_[sequence.blocks.slot(p)] = state = mix(state, sequence.ids[p]);
-    for (int i = 0; i < slice.num_samples; ++i) sampled_.push_back(draw(state, sequence.choice + i));
+      memory_[sequence.blocks.slot(p)] = state =
+          mix(state, p < sequence.num_tokens() ? sequence.ids[p] : flight_.drawn(sequence.id));
+    for (int i = 0; i < slice.num_samples; ++i) flight.sampled.push_back(draw(state, sequence.choice + i));
   }
+  return flight;
 }
 
 // Recomputes the output from its prompt, and what the cache should hold of it.
@@ -321,6 +354,18 @@ TEST(SchedulerSimulation, TheSameSeedGivesTheSameTrace) {
   const uint64_t first = Simulation({.seed = 3, .num_requests = 1000}).run().trace;
   EXPECT_EQ(Simulation({.seed = 3, .num_requests = 1000}).run().trace, first);
   EXPECT_NE(Simulation({.seed = 4, .num_requests = 1000}).run().trace, first);
+}
+
+// With few arrivals nearly every step can be planned before the ids of the last are known.
+TEST(SchedulerSimulation, StepsAheadEndWithTheSameOutputs) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    Options options{.seed = seed, .num_requests = 300, .max_live = 12, .max_arrivals = 1, .runs_ahead = 0.9};
+    options.num_blocks = seed % 2 == 0 ? 24 : 200;
+    options.limits.max_sequences = seed % 3 == 0 ? 8 : 64;
+    const Outcome outcome = Simulation(options).run();
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+    EXPECT_GT(outcome.ahead, outcome.steps / 8) << "seed " << seed;
+  }
 }
 
 TEST(SchedulerSimulation, OutputsThatOutgrowThePoolPreemptEachOtherAndAllEnd) {

@@ -1,15 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "support/engine_model.h"
 
+#include <algorithm>
+#include <cmath>
 #include <random>
+#include <span>
 
 #include "engine/sampler.h"
 #include "support/golden.h"
 
 namespace sparrow::test {
 
-EngineModel::EngineModel(const std::string& golden, int top_k_blocks)
-    : checkpoint_(Checkpoint::open(golden_dir() / golden).value()), config_(checkpoint_.config()) {
+EngineModel::EngineModel(const std::string& golden, int top_k_blocks, Device device, const GpuOptions& gpu)
+    : device_(device),
+      gpu_(gpu),
+      checkpoint_(Checkpoint::open(golden_dir() / golden).value()),
+      config_(checkpoint_.config()) {
   config_.top_k_blocks = top_k_blocks;
 }
 
@@ -20,21 +26,39 @@ std::vector<int32_t> EngineModel::text(int number, int length) const {
   return ids;
 }
 
-std::vector<int32_t> EngineModel::greedy_alone(const std::vector<int32_t>& prompt, int num_tokens) {
-  std::vector<int32_t>& output = known_[prompt];
-  if (static_cast<int>(output.size()) < num_tokens) {
-    const auto runner = ModelRunner::create(
-        config_, weights(), {.cache_tokens = static_cast<int64_t>(prompt.size()) + num_tokens, .threads = 1});
-    Sequence sequence = runner.value()->new_sequence();
-    sequence.ids = prompt;
-    output.clear();
-    while (static_cast<int>(output.size()) < num_tokens) {
-      const Tensor logits = runner.value()->prefill(sequence, 1 << 20).value();
-      output.push_back(argmax({logits.as<float>(), static_cast<size_t>(logits.cols())}).value());
-      sequence.ids.push_back(output.back());
-    }
+const EngineModel::Greedy& EngineModel::run_alone(const std::vector<int32_t>& prompt, int num_tokens) {
+  if (!runner_)
+    runner_ = ModelRunner::create(config_, weights(),
+                                  {.cache_tokens = kMaxTokens,
+                                   .device = device_,
+                                   .threads = 1,
+                                   .gpu = gpu_,
+                                   .max_context = kMaxTokens,
+                                   .max_batch_tokens = kMaxTokens,
+                                   .max_sequences = 1})
+                  .value();
+  Greedy& output = known_[prompt];
+  if (static_cast<int>(output.ids.size()) >= num_tokens) return output;
+  output = {};
+  Sequence sequence = runner_->new_sequence();
+  sequence.ids = prompt;
+  while (static_cast<int>(output.ids.size()) < num_tokens) {
+    const Tensor logits = runner_->prefill(sequence, kMaxTokens).value();
+    const std::span row(logits.as<float>(), static_cast<size_t>(logits.cols()));
+    const int32_t best = argmax(row).value();
+    float second = -INFINITY;
+    for (size_t id = 0; id < row.size(); ++id)
+      if (static_cast<int32_t>(id) != best) second = std::max(second, row[id]);
+    output.ids.push_back(best);
+    output.margins.push_back((row[best] - second) / std::fabs(row[best]));
+    sequence.ids.push_back(best);
   }
-  return {output.begin(), output.begin() + num_tokens};
+  return output;
+}
+
+std::vector<int32_t> EngineModel::greedy_alone(const std::vector<int32_t>& prompt, int num_tokens) {
+  const std::vector<int32_t>& ids = run_alone(prompt, num_tokens).ids;
+  return {ids.begin(), ids.begin() + num_tokens};
 }
 
 }  // namespace sparrow::test

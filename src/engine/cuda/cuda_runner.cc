@@ -80,7 +80,8 @@ Result<std::unique_ptr<CudaRunner>> CudaRunner::create(const ModelConfig& config
                                                     .max_sequences = options.max_sequences,
                                                     .max_logits = state->max_logits,
                                                     .max_context = max_context,
-                                                    .kv_dtype = gpu.kv_dtype}));
+                                                    .kv_dtype = gpu.kv_dtype,
+                                                    .batch_invariant = gpu.batch_invariant}));
   state->model->tune(state->stream.get());
   state->upload =
       SPARROW_TRY(StepUpload::create(options.max_batch_tokens, options.max_sequences, state->max_columns));
@@ -105,7 +106,7 @@ EngineInfo CudaRunner::info() const {
   if (s.options.gpu.kv_dtype != DType::kBF16 && s.kv_scales.empty())
     warnings.push_back("the checkpoint has no scales for an fp8 cache: 1.0 is used");
   return {.device = s.device.name,
-          .kernels = "sm_90a",
+          .kernels = s.options.gpu.batch_invariant ? "sm_90a batch-invariant" : "sm_90a",
           .threads = 1,
           .weight_bytes = s.weights.memory.bytes(),
           .workspace_bytes = s.model->workspace_bytes() + s.upload->device_bytes(),
@@ -145,7 +146,7 @@ void CudaRunner::forward(const Batch& batch, Capture* capture) {
   StepShape shape = StepUpload::shape_of(batch);
   s.replayed = s.options.gpu.graphs && !capture && shape.prefills == 0 && shape.logits > 0;
   if (!s.replayed) {
-    const DeviceBatch device_batch = s.upload->upload(batch, shape, stream);
+    const DeviceBatch device_batch = s.upload->upload(batch, shape, s.drawn_ids(batch), stream);
     if (capture)
       s.model->forward_captured(device_batch, *s.cache, stream, batch.logit_rows, *capture);
     else
@@ -156,7 +157,7 @@ void CudaRunner::forward(const Batch& batch, Capture* capture) {
   Batch all_rows = batch;
   all_rows.logit_rows.resize(batch.ids.size());
   for (size_t i = 0; i < all_rows.logit_rows.size(); ++i) all_rows.logit_rows[i] = static_cast<int32_t>(i);
-  s.upload->upload(all_rows, shape, stream);
+  s.upload->upload(all_rows, shape, s.drawn_ids(batch), stream);
   s.graph_of(shape).launch(stream);
 }
 
@@ -171,39 +172,50 @@ int64_t CudaRunner::State::window_of(int64_t row) {
   return window;
 }
 
-std::vector<Draw> CudaRunner::draw(std::span<const DrawRequest> draws) {
-  State& s = *state_;
-  std::vector<Draw> all;
-  std::vector<DrawRequest> part;
-  for (size_t i = 0; i < draws.size(); i += part.size()) {
-    const int64_t window = s.window_of(draws[i].row);
+template <typename Row, typename Use>
+void CudaRunner::State::for_each_window(std::span<const Row> rows, const Use& use) {
+  std::vector<Row> part;
+  for (size_t i = 0; i < rows.size(); i += part.size()) {
+    const int64_t window = window_of(rows[i].row);
     part.clear();
-    for (size_t j = i; j < draws.size(); ++j) {
-      if (!s.replayed && draws[j].row / s.max_logits * s.max_logits != window) break;
-      part.push_back(draws[j]);
-      part.back().row = s.logits_row(draws[j].row);
+    for (size_t j = i; j < rows.size(); ++j) {
+      if (!replayed && rows[j].row / max_logits * max_logits != window) break;
+      part.push_back(rows[j]);
+      part.back().row = logits_row(rows[j].row);
     }
-    std::vector<Draw> drawn = s.sampler.draw(s.logits(), part, s.stream.get());
-    std::move(drawn.begin(), drawn.end(), std::back_inserter(all));
+    use(part, i + part.size() == rows.size());
   }
+}
+
+void CudaRunner::start_draws(std::span<const DrawRequest> draws) {
+  State& s = *state_;
+  std::vector<Draw>& early = s.early_draws.emplace_back();
+  if (draws.empty()) s.sampler.start(s.logits(), {}, s.stream.get());
+  s.for_each_window(draws, [&](std::span<const DrawRequest> part, bool last) {
+    s.sampler.start(s.logits(), part, s.stream.get());
+    if (last) return;
+    // The next window takes the place of this one's logits.
+    std::vector<Draw> drawn = s.sampler.finish();
+    std::move(drawn.begin(), drawn.end(), std::back_inserter(early));
+  });
+}
+
+std::vector<Draw> CudaRunner::finish_draws() {
+  State& s = *state_;
+  std::vector<Draw> all = std::move(s.early_draws.front());
+  s.early_draws.pop_front();
+  std::vector<Draw> drawn = s.sampler.finish();
+  std::move(drawn.begin(), drawn.end(), std::back_inserter(all));
   return all;
 }
 
 std::vector<std::optional<TokenLogprobs>> CudaRunner::score(std::span<const PromptRow> rows) {
   State& s = *state_;
   std::vector<std::optional<TokenLogprobs>> all;
-  std::vector<PromptRow> part;
-  for (size_t i = 0; i < rows.size(); i += part.size()) {
-    const int64_t window = s.window_of(rows[i].row);
-    part.clear();
-    for (size_t j = i; j < rows.size(); ++j) {
-      if (!s.replayed && rows[j].row / s.max_logits * s.max_logits != window) break;
-      part.push_back(rows[j]);
-      part.back().row = s.logits_row(rows[j].row);
-    }
+  s.for_each_window(rows, [&](std::span<const PromptRow> part, bool) {
     auto scores = s.sampler.score(s.logits(), part, s.stream.get());
     std::move(scores.begin(), scores.end(), std::back_inserter(all));
-  }
+  });
   return all;
 }
 

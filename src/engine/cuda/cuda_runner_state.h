@@ -2,6 +2,7 @@
 // What a CudaRunner is made of, for the files that implement it.
 #pragma once
 
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -30,10 +31,16 @@ struct CudaRunner::State {
   const Graph& graph_of(const StepShape& shape);
   // Rows of logits that the window in the buffer starts at; computes another where `row` is not in it.
   int64_t window_of(int64_t row);
+  // Calls `use` with the rows in pieces that lie in one window, as rows of the buffer.
+  template <typename Row, typename Use>
+  void for_each_window(std::span<const Row> rows, const Use& use);
   int64_t logits_row(int64_t row) const {
     return replayed ? wanted_rows[static_cast<size_t>(row)] : row - first_row;
   }
   DeviceLogits logits() const { return {model->logits(), weights.vocab_rows}; }
+  const int32_t* drawn_ids(const Batch& batch) const {
+    return batch.drawn_by.empty() ? nullptr : sampler.ids();
+  }
 
   const ModelConfig& config;
   const RunnerOptions options;
@@ -45,6 +52,7 @@ struct CudaRunner::State {
   std::optional<CudaKvCache> cache;
   std::optional<StepUpload> upload;
   DeviceSampler sampler;
+  std::deque<std::vector<Draw>> early_draws;    // by step: what was drawn before its last window
   std::map<std::pair<int, int>, Graph> graphs;  // by decodes and table columns
   int max_columns = 0, max_logits = 0;
 

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <random>
 #include <set>
+#include <span>
 
 #include "device/cuda/check.h"
 #include "device/cuda/read_rate.h"
@@ -23,6 +24,11 @@ struct Mark {
   Event event{Event::Timing::kOn};
 };
 
+// A step on the GPU, from its metadata to its ids.
+struct Launched {
+  Event begin{Event::Timing::kOn}, end{Event::Timing::kOn};
+};
+
 std::vector<StepTimes::Span> spans_of(const std::vector<Mark>& marks) {
   std::vector<StepTimes::Span> spans;
   const auto since_begin = [&](const Mark& mark) {
@@ -34,6 +40,66 @@ std::vector<StepTimes::Span> spans_of(const std::vector<Mark>& marks) {
                      .begin_us = since_begin(marks[i]),
                      .end_us = since_begin(marks[i + 1])});
   return spans;
+}
+
+double wall_us(const auto& body) {
+  const auto start = std::chrono::steady_clock::now();
+  body();
+  return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Steps as the engine runs them: a decode step is launched with the ids that the one before is still drawing.
+void time_engine(CudaRunner& runner, const Batch& batch, std::span<const DrawRequest> draws, int repeats,
+                 cudaStream_t stream, StepTimes& times) {
+  Batch next = batch;
+  const bool decodes = StepUpload::shape_of(batch).prefills == 0 && draws.size() == batch.ids.size();
+  if (decodes)
+    for (size_t row = 0; row < batch.ids.size(); ++row) next.drawn_by.push_back(static_cast<int32_t>(row));
+  std::vector<Launched> launched(static_cast<size_t>(repeats) + 1);
+  const auto launch = [&](const Batch& step, Launched& l) {
+    l.begin.record(stream);
+    runner.forward(step, nullptr);
+    runner.start_draws(draws);
+    l.end.record(stream);
+  };
+  const auto step = [&](Launched& l) {
+    if (decodes) launch(next, l);
+    runner.finish_draws();
+    if (!decodes) launch(next, l);
+  };
+  launch(batch, launched[0]);
+  // The first steps capture graphs, and a GPU that was idle takes its time to get to speed.
+  constexpr double kWarmUs = 200e3;
+  for (double warm = 0; warm < kWarmUs;) warm += wall_us([&] { step(launched[0]); });
+  std::vector<double> wall;
+  for (int i = 1; i <= repeats; ++i) wall.push_back(wall_us([&] { step(launched[i]); }));
+  runner.finish_draws();
+  times.wall_us = median(wall);
+  double working = 0;
+  for (const Launched& l : launched) working += Event::milliseconds_between(l.begin, l.end);
+  times.busy = working / Event::milliseconds_between(launched.front().begin, launched.back().end);
+}
+
+// One step at a time, from its metadata to its logits; and what its draws take.
+void time_step(CudaRunner& runner, const Batch& batch, std::span<const DrawRequest> draws, int repeats,
+               cudaStream_t stream, StepTimes& times) {
+  std::vector<double> gpu, sampling;
+  Event begin(Event::Timing::kOn), end(Event::Timing::kOn);
+  for (int i = 0; i < repeats; ++i) {
+    begin.record(stream);
+    runner.forward(batch, nullptr);
+    end.record(stream);
+    end.wait();
+    gpu.push_back(1e3 * Event::milliseconds_between(begin, end));
+    sampling.push_back(wall_us([&] {
+      runner.start_draws(draws);
+      runner.finish_draws();
+    }));
+  }
+  times.median_us = median(gpu);
+  times.min_us = *std::min_element(gpu.begin(), gpu.end());
+  times.max_us = *std::max_element(gpu.begin(), gpu.end());
+  times.sampling_us = median(sampling);
 }
 
 }  // namespace
@@ -62,38 +128,12 @@ StepTimes CudaRunner::profile(const Batch& batch, int repeats) {
   State& s = *state_;
   const cudaStream_t stream = s.stream.get();
   StepTimes times;
-
   std::vector<DrawRequest> draws;
   const SamplingParams greedy{.temperature = 0};
   for (size_t row = 0; row < batch.logit_rows.size(); ++row)
     draws.push_back({.row = static_cast<int64_t>(row), .sample = {.logits = {}, .params = greedy}});
-  const auto wall_us = [](const auto& body) {
-    const auto start = std::chrono::steady_clock::now();
-    body();
-    return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count();
-  };
-  std::vector<double> wall, sampling, gpu;
-  Event begin(Event::Timing::kOn), end(Event::Timing::kOn);
-  for (int i = 0; i < repeats + 2; ++i) {
-    const double us = wall_us([&] {
-      forward(batch, nullptr);
-      draw(draws);
-    });
-    if (i >= 2) wall.push_back(us);  // the first ones capture graphs
-  }
-  for (int i = 0; i < repeats; ++i) {
-    begin.record(stream);
-    forward(batch, nullptr);
-    end.record(stream);
-    end.wait();
-    gpu.push_back(1e3 * Event::milliseconds_between(begin, end));
-    sampling.push_back(wall_us([&] { draw(draws); }));
-  }
-  times.wall_us = median(wall);
-  times.median_us = median(gpu);
-  times.min_us = *std::min_element(gpu.begin(), gpu.end());
-  times.max_us = *std::max_element(gpu.begin(), gpu.end());
-  times.sampling_us = median(sampling);
+  time_engine(*this, batch, draws, repeats, stream, times);
+  time_step(*this, batch, draws, repeats, stream, times);
 
   StepShape shape = StepUpload::shape_of(batch);
   if (s.replayed) s.round_up(shape);

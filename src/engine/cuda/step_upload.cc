@@ -6,11 +6,12 @@
 #include <utility>
 
 #include "device/cuda/check.h"
+#include "ops/cuda/rows.h"
 
 namespace sparrow {
 
 struct StepUpload::Offsets {
-  size_t ids, positions, slots, seq_lens, cu_seqlens, logit_rows, bytes;
+  size_t ids, drawn_by, positions, slots, seq_lens, cu_seqlens, logit_rows, bytes;
 };
 
 StepUpload::Offsets StepUpload::offsets_of(const StepShape& shape) {
@@ -21,6 +22,7 @@ StepUpload::Offsets StepUpload::offsets_of(const StepShape& shape) {
   const auto tokens = static_cast<size_t>(shape.tokens());
   Offsets o{};
   o.ids = take(tokens, sizeof(int32_t));
+  o.drawn_by = take(tokens, sizeof(int32_t));
   o.positions = take(tokens, sizeof(int32_t));
   o.slots = take(tokens, sizeof(int64_t));
   o.seq_lens = take(static_cast<size_t>(shape.sequences()), sizeof(int32_t));
@@ -84,7 +86,8 @@ DeviceBatch StepUpload::describe(const StepShape& shape) const {
   return batch;
 }
 
-DeviceBatch StepUpload::upload(const Batch& batch, const StepShape& shape, cudaStream_t stream) {
+DeviceBatch StepUpload::upload(const Batch& batch, const StepShape& shape, const int32_t* drawn,
+                               cudaStream_t stream) {
   SPARROW_CHECK(shape.prefills == 0 || shape.decodes + shape.prefills == batch.num_sequences());
   copied_.wait();  // the last step's copies read the same host memory
   const Offsets o = offsets_of(shape);
@@ -96,6 +99,7 @@ DeviceBatch StepUpload::upload(const Batch& batch, const StepShape& shape, cudaS
     std::fill(to + values.size(), to + count, padding);
   };
   fill(o.ids, batch.ids, shape.tokens(), 0);
+  fill(o.drawn_by, batch.drawn_by, shape.tokens(), -1);
   fill(o.positions, batch.positions, shape.tokens(), 0);
   fill(o.slots, batch.slots, shape.tokens(), int64_t{-1});
   fill(o.seq_lens, batch.seq_lens, shape.sequences(), 0);
@@ -112,7 +116,14 @@ DeviceBatch StepUpload::upload(const Batch& batch, const StepShape& shape, cudaS
                                    row, row, batch.num_sequences(), cudaMemcpyHostToDevice, stream));
   }
   copied_.record(stream);
-  return describe(shape);
+  const DeviceBatch step = describe(shape);
+  if (!batch.drawn_by.empty())
+    ops::cuda::feed_ids({.sampled = drawn,
+                         .source = reinterpret_cast<const int32_t*>(device_.data() + o.drawn_by),
+                         .ids = reinterpret_cast<int32_t*>(device_.data() + o.ids),
+                         .rows = shape.tokens()},
+                        stream);
+  return step;
 }
 
 }  // namespace sparrow

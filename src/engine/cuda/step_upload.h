@@ -35,8 +35,9 @@ class StepUpload {
   static StepShape shape_of(const Batch& batch);
   // Pointers for a step of that shape; nothing is copied.
   DeviceBatch describe(const StepShape& shape) const;
-  // Copies the batch into a shape that holds it, padding what it leaves free.
-  DeviceBatch upload(const Batch& batch, const StepShape& shape, cudaStream_t stream);
+  // Copies the batch into a shape that holds it, padding what it leaves free. `drawn`: the ids of the step
+  // before, for rows that get theirs from there.
+  DeviceBatch upload(const Batch& batch, const StepShape& shape, const int32_t* drawn, cudaStream_t stream);
 
   size_t device_bytes() const { return device_.bytes() + table_.bytes(); }
 

@@ -1,0 +1,131 @@
+// SPDX-License-Identifier: Apache-2.0
+// The engine on a GPU: the random scenarios of the CPU's equality test. Batch-invariant kernels must pass it
+// as it is. With the fast ones, steps of other sizes run other kernels, whose sums round differently, and a
+// near-tie between experts or blocks falls the other way now and then: of the sure ids nearly all are equal.
+#include <gtest/gtest.h>
+
+#include "model/device_layout.h"
+#include "model/synthetic.h"
+#include "model/workspace.h"
+#include "support/equality_scenario.h"
+#include "support/m3_config.h"
+#include "support/temp_dir.h"
+
+namespace sparrow {
+namespace {
+
+using test::Coverage;
+using test::EngineModel;
+using test::EqualityScenario;
+
+constexpr int kTopKBlocks = 2;
+constexpr int kSeedsOfPart = 12;
+constexpr double kNearlyAll = 0.97;
+
+class CudaEngineEquality : public testing::TestWithParam<int> {};
+
+TEST_P(CudaEngineEquality, InvariantKernelsAreExact) {
+  Coverage coverage;
+  EngineModel model(GetParam() % 2 ? "bf16" : "yarn", kTopKBlocks, Device::kCuda, {.batch_invariant = true});
+  for (int i = 0; i < kSeedsOfPart; ++i) {
+    SCOPED_TRACE(testing::Message() << "seed " << GetParam() * kSeedsOfPart + i);
+    EqualityScenario(model, GetParam() * kSeedsOfPart + i).run(coverage);
+    ASSERT_EQ(coverage.mismatches, 0) << "of " << coverage.outputs;
+    if (testing::Test::HasFailure()) return;
+  }
+  coverage.print(kSeedsOfPart);
+  for (const int64_t count : {coverage.chunked, coverage.hits, coverage.forked}) EXPECT_GT(count, 0);
+}
+
+TEST_P(CudaEngineEquality, FastKernelsAgreeOnSureIds) {
+  Coverage coverage;
+  EngineModel model(GetParam() % 2 ? "bf16" : "yarn", kTopKBlocks, Device::kCuda);
+  for (int i = 0; i < kSeedsOfPart; ++i) {
+    SCOPED_TRACE(testing::Message() << "seed " << GetParam() * kSeedsOfPart + i);
+    EqualityScenario(model, GetParam() * kSeedsOfPart + i).run(coverage);
+    if (testing::Test::HasFailure()) return;
+  }
+  coverage.print(kSeedsOfPart);
+  std::printf("%ld of %ld sure ids differ\n", coverage.sure_mismatches, coverage.sure_ids);
+  EXPECT_GT(coverage.sure_ids, 100);
+  EXPECT_LE(coverage.sure_mismatches, (1 - kNearlyAll) * coverage.sure_ids);
+  for (const int64_t count : {coverage.chunked, coverage.hits, coverage.forked}) EXPECT_GT(count, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Parts, CudaEngineEquality, testing::Range(0, 4));
+
+// What a run of one greedy request says.
+struct Answer {
+  std::vector<int32_t> ids;
+  int64_t cached_tokens = 0;
+};
+
+Answer ask(EngineCore& core, RequestId id, const std::vector<int32_t>& prompt) {
+  Request request;
+  request.prompts = {prompt};
+  request.max_tokens = 8;
+  request.ignore_eos = true;
+  request.sampling.temperature = 0;
+  const auto channel = std::make_shared<TokenChannel>(1, 16, [] {});
+  TokenStream stream(channel);
+  core.add(id, request, channel, {});
+  Answer answer;
+  for (int step = 0; !stream.done() && step < 100; ++step) {
+    core.step({});
+    core.deliver();
+    while (const auto event = stream.try_next()) {
+      if (event->id) answer.ids.push_back(*event->id);
+      answer.cached_tokens = event->cached_tokens;
+    }
+  }
+  return answer;
+}
+
+// That the comparison can fail: cached blocks that hold something else give other ids.
+TEST(CudaEngine, CachedBlocksAreReadAndTheirLossShows) {
+  EngineModel model("bf16", kTopKBlocks, Device::kCuda);
+  EngineOptions options{.device = Device::kCuda, .cache_tokens = 2048, .max_batch_tokens = 512};
+  const auto core = EngineCore::create(model.config(), model.weights(), options).value();
+  const std::vector<int32_t> prompt = model.text(0, 400);
+  const Answer cold = ask(*core, 1, prompt), cached = ask(*core, 2, prompt);
+  EXPECT_EQ(cold.cached_tokens, 0);
+  EXPECT_GE(cached.cached_tokens, 384);
+  EXPECT_EQ(cached.ids.front(), cold.ids.front());
+  core->runner().fill_cache(5);
+  const Answer spoiled = ask(*core, 3, prompt);
+  EXPECT_GE(spoiled.cached_tokens, 384);
+  EXPECT_NE(spoiled.ids, cold.ids);
+}
+
+// `sparrow plan` counts with gpu_workspace() and device_weight_bytes(): they must be what is taken.
+TEST(CudaEngine, TakesTheMemoryThatIsPlanned) {
+  const ModelConfig full = parse_config(test::m3_config_json(), "").value();
+  for (const int parallel_size : {4, 8})
+    for (const int tokens : {512, 8192}) {
+      ModelConfig config = full;
+      config.num_layers = 5;
+      config.layer_is_sparse.resize(5);
+      config.layer_is_moe.resize(5);
+      RunnerOptions options{.cache_tokens = 1024,
+                            .device = Device::kCuda,
+                            .max_context = 131072,
+                            .max_batch_tokens = tokens,
+                            .max_sequences = 64};
+      options.gpu.parallel_size = parallel_size;
+      options.gpu.dummy_seed = 1;
+      const ParallelConfig parallel{.size = parallel_size};
+      const Workspace planned = gpu_workspace(config, parallel, {tokens, 64, 131072}).value();
+      const auto runner = ModelRunner::create(config, {}, options).value();
+      const EngineInfo& info = runner->info();
+      EXPECT_EQ(info.weight_bytes, device_weight_bytes(config, parallel).value());
+      const auto workspace = static_cast<double>(planned.bytes - planned.of("CUDA graphs, context"));
+      const auto taken = static_cast<double>(info.workspace_bytes);
+      const auto weights = static_cast<double>(info.weight_bytes);
+      // Small terms of the attention kernels' workspace are not counted one by one.
+      EXPECT_NEAR(taken / workspace, 1.0, 0.03) << parallel_size << " ranks, " << tokens << " tokens";
+      EXPECT_NEAR((weights + taken) / (weights + workspace), 1.0, 0.001);
+    }
+}
+
+}  // namespace
+}  // namespace sparrow
