@@ -50,19 +50,18 @@ TEST(DeviceBuffer, TooLargeAnAllocationIsAnErrorThatNamesTheBytesWantedAndFree) 
   EXPECT_EQ(cudaGetLastError(), cudaSuccess);
 }
 
+// Twice the device's memory in all: other processes may use it too, so what is free is no measure.
 TEST(DeviceBuffer, GivesItsMemoryBack) {
-  constexpr size_t kBytes = size_t{1} << 30;
-  const size_t before = use_device(0).value().free_bytes;
-  {
-    DeviceBuffer first = DeviceBuffer::allocate(kBytes).value();
-    EXPECT_EQ(first.bytes(), kBytes);
-    EXPECT_EQ(reinterpret_cast<uintptr_t>(first.data()) % 256, 0u);
-    const DeviceBuffer second = std::move(first);
-    EXPECT_EQ(first.bytes(), 0u);
-    EXPECT_EQ(second.bytes(), kBytes);
-    EXPECT_LE(use_device(0).value().free_bytes, before - kBytes);
+  const size_t bytes = use_device(0).value().total_bytes / 4;
+  for (int i = 0; i < 8; ++i) {
+    Result<DeviceBuffer> first = DeviceBuffer::allocate(bytes);
+    ASSERT_TRUE(first.ok()) << "the " << i << "th time: " << first.error().message;
+    EXPECT_EQ(first->bytes(), bytes);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(first->data()) % 256, 0u);
+    const DeviceBuffer second = std::move(first).value();
+    EXPECT_EQ(first->bytes(), 0u);
+    EXPECT_EQ(second.bytes(), bytes);
   }
-  EXPECT_EQ(use_device(0).value().free_bytes, before);
 }
 
 TEST(DeviceBuffer, OfNoBytesIsEmpty) {
