@@ -59,6 +59,9 @@ def rows_of(path, peers):
             if "case" in r:
                 peer = best_peer(peers, r["case"], stage) if stage else None
                 yield r["case"], r["us"], r["floor_us"], peer
+            elif "step_us" in r:  # a whole step: `sparrow bench step --json`
+                case = f"{r['phase']}/TP{r['tensor_parallel_size']}/B{r['batch']}/S{r['queries']}/ctx{r['context']}"
+                yield f"{case} (GPU busy {100 * r['gpu_busy']:.1f}%)", r["step_us"], r["floor_us"], None
 
 
 def main(paths):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The official openai client against a running server. Usage: openai_client.py PATH_OF_SPARROW
+"""The official openai client against a running server. Usage: openai_client.py PATH_OF_SPARROW [FLAG OF serve ...]
 
-Exits with 77 where the client is not installed.
+On a GPU the flag is --batch-invariant: answers are compared to the last character. Exits with 77 where the client is not installed.
 """
 
 import asyncio
@@ -23,7 +23,8 @@ except ImportError:
     print("skipped: the openai package is not installed here")
     sys.exit(77)
 
-SPARROW = sys.argv.pop(1)
+SPARROW = sys.argv[1]
+FLAGS = sys.argv[2:]
 KEY = "sk-test-key"
 TOOL = {
     "type": "function",
@@ -50,7 +51,7 @@ class Server:
         self.log = open(pathlib.Path(self.folder.name) / "log", "w+")
         self.process = subprocess.Popen(
             [SPARROW, "serve", model, "--port", "0", "--served-model-name", "m3", "--api-key", KEY,
-             "--kv-cache-memory", "512M"], stderr=self.log)
+             "--kv-cache-memory", "512M", *FLAGS], stderr=self.log)
         for _ in range(600):
             found = re.search(r"at (http://[^,]+),", pathlib.Path(self.log.name).read_text())
             if found:
@@ -294,4 +295,4 @@ class OpenAiClient(unittest.TestCase):
 
 
 if __name__ == "__main__":
-    unittest.main(verbosity=1)
+    unittest.main(argv=sys.argv[:1], verbosity=1)
