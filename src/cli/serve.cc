@@ -3,6 +3,7 @@
 #include "cli/serve.h"
 
 #include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
@@ -196,7 +197,7 @@ Status run_serve(const ServeOptions& options) {
     service_options.queue_timeout = std::chrono::seconds(options.queue_timeout_seconds);
   Service service(*engine, model, *keys, metrics, service_options);
 
-  const AccessLog log(stderr, options.log_format == "json" ? LogFormat::kJson : LogFormat::kHuman);
+  const AccessLog log(STDERR_FILENO, options.log_format == "json" ? LogFormat::kJson : LogFormat::kHuman);
   HttpServerOptions http{.host = options.host,
                          .port = options.port,
                          .num_threads = kIoThreads,
@@ -211,7 +212,7 @@ Status run_serve(const ServeOptions& options) {
 
   int signal = 0;
   sigwait(&signals, &signal);
-  std::fputs("stopping: answers that have begun are finished; Ctrl-C again ends them\n", stderr);
+  log.write_line("stopping: answers that have begun are finished; Ctrl-C again ends them\n");
   // A second signal must end the wait.
   std::thread([signals] {
     int again = 0;

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/access_log.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <condition_variable>
 #include <ctime>
+#include <mutex>
+#include <utility>
 
 #include "base/json_writer.h"
 #include "base/strf.h"
@@ -12,6 +18,8 @@ namespace sparrow {
 namespace {
 
 constexpr size_t kMaxTextBytes = 256;  // of each thing that a peer chose
+constexpr size_t kMaxQueuedBytes = size_t{4} << 20;
+constexpr std::chrono::seconds kClosingTime{1};
 
 // "2026-11-15T08:30:00.123Z"
 std::string timestamp(std::chrono::system_clock::time_point now) {
@@ -83,6 +91,23 @@ std::string json_line(const AccessRecord& record, std::chrono::system_clock::tim
   return writer.take() + '\n';
 }
 
+// Not through a FILE: its lock would be held as long as nobody reads.
+void write_all(int fd, std::string_view bytes) {
+  while (!bytes.empty()) {
+    const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (n < 0 && errno != EINTR) return;
+    bytes.remove_prefix(static_cast<size_t>(std::max<ssize_t>(n, 0)));
+  }
+}
+
+std::string lost_line(int64_t count, LogFormat format) {
+  const std::string time = timestamp(std::chrono::system_clock::now());
+  if (format == LogFormat::kHuman) return strf("{} {} lines are lost: the log was not read\n", time, count);
+  JsonWriter writer;
+  writer.begin_object().key("time").string(time).key("lost_lines").integer(count).end_object();
+  return writer.take() + '\n';
+}
+
 }  // namespace
 
 std::string access_line(const AccessRecord& record, LogFormat format,
@@ -90,10 +115,56 @@ std::string access_line(const AccessRecord& record, LogFormat format,
   return format == LogFormat::kJson ? json_line(record, now) : human_line(record, now);
 }
 
+struct AccessLog::Queue {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::string lines;
+  int64_t num_lost = 0;
+  bool closing = false, closed = false;
+};
+
+AccessLog::AccessLog(int fd, LogFormat format) : format_(format), queue_(std::make_shared<Queue>()) {
+  thread_ = std::thread([queue = queue_, fd, format] { run(*queue, fd, format); });
+}
+
+AccessLog::~AccessLog() {
+  std::unique_lock lock(queue_->mutex);
+  queue_->closing = true;
+  queue_->changed.notify_all();
+  const bool closed = queue_->changed.wait_for(lock, kClosingTime, [&] { return queue_->closed; });
+  lock.unlock();
+  closed ? thread_.join() : thread_.detach();
+}
+
 void AccessLog::write(const AccessRecord& record) const {
-  const std::string line = access_line(record, format_, std::chrono::system_clock::now());
-  std::fwrite(line.data(), 1, line.size(), file_);
-  std::fflush(file_);
+  write_line(access_line(record, format_, std::chrono::system_clock::now()));
+}
+
+void AccessLog::write_line(std::string_view line) const {
+  const std::lock_guard lock(queue_->mutex);
+  if (queue_->lines.size() + line.size() > kMaxQueuedBytes) {
+    ++queue_->num_lost;
+    return;
+  }
+  queue_->lines += line;
+  queue_->changed.notify_one();
+}
+
+void AccessLog::run(Queue& queue, int fd, LogFormat format) {
+  std::string lines;
+  std::unique_lock lock(queue.mutex);
+  for (;;) {
+    queue.changed.wait(lock, [&] { return queue.closing || !queue.lines.empty(); });
+    if (queue.lines.empty()) break;
+    lines.clear();
+    lines.swap(queue.lines);
+    if (const int64_t lost = std::exchange(queue.num_lost, 0); lost > 0) lines += lost_line(lost, format);
+    lock.unlock();
+    write_all(fd, lines);
+    lock.lock();
+  }
+  queue.closed = true;
+  queue.changed.notify_all();
 }
 
 }  // namespace sparrow

@@ -3,8 +3,10 @@
 #pragma once
 
 #include <chrono>
-#include <cstdio>
+#include <memory>
 #include <string>
+#include <string_view>
+#include <thread>
 
 #include "server/http/http.h"
 
@@ -16,15 +18,27 @@ enum class LogFormat { kHuman, kJson };
 std::string access_line(const AccessRecord& record, LogFormat format,
                         std::chrono::system_clock::time_point now);
 
-// Any thread; each line is one write.
+// Written by a thread of its own: whoever reads the log may stop reading, and must not stop the server. What
+// does not fit then is lost, and a line says how much.
 class AccessLog {
  public:
-  AccessLog(std::FILE* file, LogFormat format) : file_(file), format_(format) {}
+  // The descriptor must stay open as long as the process, or until its reader is gone.
+  AccessLog(int fd, LogFormat format);
+  ~AccessLog();  // when all is written, or nobody reads it for a second
+  AccessLog(const AccessLog&) = delete;
+  AccessLog& operator=(const AccessLog&) = delete;
+
+  // Any thread; waits for nobody.
   void write(const AccessRecord& record) const;
+  void write_line(std::string_view line) const;  // with its line end
 
  private:
-  std::FILE* file_;
-  LogFormat format_;
+  struct Queue;
+  static void run(Queue& queue, int fd, LogFormat format);
+
+  const LogFormat format_;
+  const std::shared_ptr<Queue> queue_;  // the thread may be stuck when this goes
+  std::thread thread_;
 };
 
 }  // namespace sparrow

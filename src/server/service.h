@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Service: the OpenAI API over an engine. Routes requests, runs completions and streams their answers. Its
-// handlers are coroutines on the HTTP server's threads; what takes long runs on workers of its own.
+// handlers are coroutines on the HTTP server's threads; what could hold those up runs on workers of its own.
 #pragma once
 
 #include <atomic>
@@ -65,7 +65,8 @@ class Service {
   ServiceMetrics counts_;
   const int64_t created_;
   std::atomic<uint64_t> num_seeds_{0};
-  net::thread_pool workers_{1};
+  // Small and large bodies, and large answers; apart, so that nobody waits behind 32 MB of another's text.
+  net::thread_pool short_work_{1}, long_work_{1}, answer_work_{1};
 };
 
 }  // namespace sparrow

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Completions: body -> engine -> answer, whole or as it comes. And text -> ids and back.
+#include <atomic>
 #include <boost/asio/post.hpp>
 #include <chrono>
+#include <exception>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -12,9 +15,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Bodies beyond this are read by a worker: parsing and tokenising them would hold up every stream of this
-// thread.
-constexpr size_t kInlineBytes = 8 << 10;
+// Bodies beyond this are long work.
+constexpr size_t kShortBytes = 8 << 10;
+// Events that are taken at a time: a stream whose reader lagged may have thousands.
+constexpr int kEventsAtATime = 256;
+// Tokens and log-probabilities beyond this are written by a worker: about a millisecond.
+constexpr int64_t kInlineEntries = 8192;
 // A comment now and then keeps proxies from closing a stream whose prompt takes long.
 constexpr std::chrono::seconds kKeepAlive{10};
 constexpr std::string_view kKeepAliveEvent = ": keep-alive\n\n";
@@ -23,28 +29,68 @@ double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Runs `work`, which returns a Result, on a worker. It owns what it needs: its client may be gone before it
-// is done.
+// What work on another thread gives. An exception (out of memory, most likely) comes back to whoever waits.
+template <typename Work>
+class Outcome {
+ public:
+  void run(Work& work) {
+    try {
+      value_.emplace(work());
+    } catch (...) {
+      exception_ = std::current_exception();
+    }
+    ready_.store(true, std::memory_order_release);
+  }
+  bool ready() const { return ready_.load(std::memory_order_acquire); }
+  std::invoke_result_t<Work> take() {
+    if (exception_) std::rethrow_exception(exception_);
+    return std::move(*value_);
+  }
+
+ private:
+  std::optional<std::invoke_result_t<Work>> value_;
+  std::exception_ptr exception_;
+  std::atomic<bool> ready_{false};
+};
+
+// Runs `work` on a worker and waits for it, whatever the peer does: it may borrow what the caller has.
 template <typename Work>
 net::awaitable<std::invoke_result_t<Work>> run_aside(net::thread_pool& workers, Exchange& exchange,
                                                      Work work) {
+  Outcome<Work> outcome;
+  Waker waker = exchange.waker();
+  net::post(workers, [&work, &outcome, waker] {
+    outcome.run(work);  // all but the waker may be gone after this
+    waker.wake();
+  });
+  while (!outcome.ready()) co_await exchange.wait_for_wake();
+  co_return outcome.take();
+}
+
+// The same for long work, which returns a Result. It owns what it needs: a client that is gone waits for
+// nothing, and what has not begun by then is not done at all.
+template <typename Work>
+net::awaitable<std::invoke_result_t<Work>> run_long(net::thread_pool& workers, Exchange& exchange,
+                                                    Work work) {
   struct Job {
     Work work;
-    std::optional<std::invoke_result_t<Work>> outcome{};
-    std::atomic<bool> done{false};
+    Outcome<Work> outcome{};
+    std::atomic<bool> unwanted{false};
   };
   const auto job = std::make_shared<Job>(std::move(work));
   Waker waker = exchange.waker();
   net::post(workers, [job, waker] {
-    job->outcome.emplace(job->work());
-    job->done.store(true, std::memory_order_release);
+    if (job->unwanted.load(std::memory_order_relaxed)) return;
+    job->outcome.run(job->work);
     waker.wake();
   });
-  while (!job->done.load(std::memory_order_acquire)) {
+  while (!job->outcome.ready()) {
     const WaitResult result = co_await exchange.wait();
-    if (result == WaitResult::kPeerGone) co_return Error{Errc::kStopped, "the client is gone"};
+    if (result != WaitResult::kPeerGone) continue;
+    job->unwanted.store(true, std::memory_order_relaxed);
+    co_return Error{Errc::kStopped, "the client is gone"};
   }
-  co_return std::move(*job->outcome);
+  co_return job->outcome.take();
 }
 
 }  // namespace
@@ -52,13 +98,16 @@ net::awaitable<std::invoke_result_t<Work>> run_aside(net::thread_pool& workers, 
 // One request between the engine and its client.
 struct Service::Pump {
   std::unique_ptr<TokenStream> stream;
-  openai::Generation generation;
+  std::unique_ptr<openai::Generation> generation;
   KeyTicket ticket;
   std::vector<Clock::time_point> last_token;  // of each output
 
-  // Takes what has come. Counts the times between tokens.
-  void take(ServiceMetrics& counts, Clock::time_point received_at) {
-    while (auto event = stream->try_next()) {
+  // Takes what has come, up to a limit; true: that is reached, and there may be more. Counts the times
+  // between tokens.
+  bool take(ServiceMetrics& counts, Clock::time_point received_at) {
+    for (int taken = 0; taken < kEventsAtATime; ++taken) {
+      auto event = stream->try_next();
+      if (!event) return false;
       if (event->id) {
         const Clock::time_point now = Clock::now();
         Clock::time_point& last = last_token[static_cast<size_t>(event->output)];
@@ -69,11 +118,12 @@ struct Service::Pump {
       }
       const int output = event->output;
       const bool ended = event->finish.has_value();
-      if (generation.take(std::move(*event)) || ended) continue;
+      if (generation->take(std::move(*event)) || ended) continue;
       // A stop string ended it, which the engine cannot know.
       stream->cancel(output);
-      if (generation.finished()) break;
+      if (generation->finished()) return false;
     }
+    return true;
   }
 };
 
@@ -81,6 +131,7 @@ net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endp
   const ApiKey* key = keys_.authenticate(exchange.request().headers.find("Authorization"));
   SPARROW_CHECK(key != nullptr);  // check_head() let it pass
   if (!keys_.empty()) exchange.annotate("key", key->name);
+  const bool is_long = exchange.request().body.size() > kShortBytes;
   auto prepared = co_await prepare(exchange, endpoint, key->id);
   if (exchange.peer_gone()) co_return;
   if (!prepared.ok()) {
@@ -109,42 +160,48 @@ net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endp
     co_return;
   }
   const auto outputs = static_cast<size_t>(ready.request.num_outputs());
-  Pump pump{
-      .stream = std::move(stream).value(),
-      .generation = openai::Generation(model_, std::move(prepared).value(), exchange.request().request_id),
-      .ticket = std::move(admission.ticket),
-      .last_token = std::vector<Clock::time_point>(outputs)};
+  Pump pump{.stream = std::move(stream).value(),
+            .generation = std::make_unique<openai::Generation>(model_, std::move(prepared).value(),
+                                                               exchange.request().request_id),
+            .ticket = std::move(admission.ticket),
+            .last_token = std::vector<Clock::time_point>(outputs)};
   Waker waker = exchange.waker();
   pump.stream->set_wake([waker] { waker.wake(); });
-  if (pump.generation.streams()) {
+  if (pump.generation->streams()) {
     co_await answer_stream(exchange, pump);
   } else {
     co_await answer_whole(exchange, pump);
   }
   record(exchange, pump);
+  // A million small objects take as long to free as to make.
+  if (is_long || pump.generation->usage().completion_tokens > kInlineEntries)
+    net::post(answer_work_, [dead = std::move(pump.generation)] {});
 }
 
 net::awaitable<Result<std::unique_ptr<openai::Prepared>>> Service::prepare(Exchange& exchange,
                                                                            openai::Endpoint endpoint,
                                                                            const std::string& tenant) {
-  const std::string& body = exchange.request().body;
-  if (body.size() <= kInlineBytes) co_return openai::prepare(endpoint, body, model_, tenant);
-  auto work = [this, endpoint, body, tenant] { return openai::prepare(endpoint, body, model_, tenant); };
-  co_return co_await run_aside(workers_, exchange, std::move(work));
+  const bool is_short = exchange.request().body.size() <= kShortBytes;
+  auto work = [this, endpoint, body = exchange.take_body(), tenant] {
+    return openai::prepare(endpoint, body, model_, tenant);
+  };
+  if (is_short) co_return co_await run_aside(short_work_, exchange, std::move(work));
+  co_return co_await run_long(long_work_, exchange, std::move(work));
 }
 
 net::awaitable<void> Service::convert(Exchange& exchange) {
   const HttpRequest& request = exchange.request();
   const ApiKey* key = keys_.authenticate(request.headers.find("Authorization"));
   SPARROW_CHECK(key != nullptr);  // check_head() let it pass
-  auto work = [this, to_ids = request.path == "/tokenize", body = request.body, tenant = key->id] {
+  const bool is_short = request.body.size() <= kShortBytes;
+  auto work = [this, to_ids = request.path == "/tokenize", body = exchange.take_body(), tenant = key->id] {
     return to_ids ? openai::tokenize(body, model_, tenant) : openai::detokenize(body, model_);
   };
   Result<std::string> answer = Error{Errc::kStopped, ""};
-  if (request.body.size() <= kInlineBytes)
-    answer = work();
+  if (is_short)
+    answer = co_await run_aside(short_work_, exchange, std::move(work));
   else
-    answer = co_await run_aside(workers_, exchange, std::move(work));
+    answer = co_await run_long(long_work_, exchange, std::move(work));
   if (exchange.peer_gone()) co_return;
   HttpResponse response =
       answer.ok() ? HttpResponse{.body = std::move(answer).value()} : refuse(answer.error());
@@ -159,18 +216,23 @@ HttpResponse Service::refuse_failure(const Error& failure) {
 
 net::awaitable<void> Service::answer_whole(Exchange& exchange, Pump& pump) {
   for (;;) {
-    pump.take(counts_, exchange.request().received_at);
-    if (pump.generation.finished()) break;
+    while (pump.take(counts_, exchange.request().received_at)) co_await exchange.yield();
+    if (pump.generation->finished()) break;
     const WaitResult result = co_await exchange.wait();
     if (result == WaitResult::kPeerGone) co_return;
   }
   pump.stream->cancel();
-  if (const auto failure = pump.generation.failure()) {
+  if (const auto failure = pump.generation->failure()) {
     HttpResponse refusal = refuse_failure(*failure);
     co_await exchange.respond(std::move(refusal));
     co_return;
   }
-  HttpResponse response{.body = pump.generation.response()};
+  HttpResponse response;
+  auto write = [&pump] { return pump.generation->response(); };
+  if (pump.generation->num_unwritten() <= kInlineEntries)
+    response.body = write();
+  else
+    response.body = co_await run_aside(answer_work_, exchange, write);
   co_await exchange.respond(std::move(response));
 }
 
@@ -179,8 +241,8 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
   bool begun = false;
   auto written_at = Clock::now();
   for (;;) {
-    pump.take(counts_, exchange.request().received_at);
-    const auto failure = pump.generation.failure();
+    const bool more = pump.take(counts_, exchange.request().received_at);
+    const auto failure = pump.generation->failure();
     if (failure && !begun) {
       HttpResponse refusal = refuse_failure(*failure);
       co_await exchange.respond(std::move(refusal));
@@ -189,10 +251,13 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
     if (failure) {
       const int status = failure->code == Errc::kCorrupt ? 500 : 503;
       openai::append_event(out, error_json({.status = status, .message = failure->message}));
+    } else if (pump.generation->num_unwritten() <= kInlineEntries) {
+      pump.generation->append_chunks(out);
     } else {
-      pump.generation.append_chunks(out);
+      auto write = [&pump, &out] { return pump.generation->append_chunks(out), Ok{}; };
+      co_await run_aside(answer_work_, exchange, write);
     }
-    const bool ends = failure || pump.generation.finished();
+    const bool ends = failure || pump.generation->finished();
     if (ends) out += openai::kDoneEvent;
     // Also while tokens come that cannot be sent yet.
     if (out.empty() && Clock::now() - written_at >= kKeepAlive) out += kKeepAliveEvent;
@@ -210,6 +275,10 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
       written_at = Clock::now();
     }
     if (ends) break;
+    if (more) {
+      co_await exchange.yield();
+      continue;
+    }
     const WaitResult result = co_await exchange.wait_for(kKeepAlive);
     if (result == WaitResult::kPeerGone) co_return;
   }
@@ -218,16 +287,16 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
 }
 
 void Service::record(Exchange& exchange, const Pump& pump) {
-  const openai::Usage usage = pump.generation.usage();
+  const openai::Usage usage = pump.generation->usage();
   exchange.annotate("prompt_tokens", usage.prompt_tokens);
   exchange.annotate("cached_tokens", usage.cached_tokens);
   exchange.annotate("completion_tokens", usage.completion_tokens);
-  if (!pump.generation.finished()) {
+  if (!pump.generation->finished()) {
     counts_.rejected("abandoned");
     exchange.annotate("finish", "abandoned");
     return;
   }
-  const std::vector<std::string> reasons = pump.generation.finish_reasons();
+  const std::vector<std::string> reasons = pump.generation->finish_reasons();
   counts_.finished(reasons, seconds_since(exchange.request().received_at), usage.prompt_tokens,
                    usage.completion_tokens);
   exchange.annotate("finish", reasons[0]);

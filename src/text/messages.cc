@@ -29,7 +29,8 @@ Status check_keys(const Json& kwargs) {
           Errc::kInvalidArgument,
           strf("{} is not supported; the keys are thinking_mode, enable_thinking, reasoning_effort and "
                "model_identity",
-               kwargs.member(i).path())};
+               kwargs.member(i).path()),
+          kwargs.member(i).path()};
   return Ok{};
 }
 

@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/access_log.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <sstream>
+#include <thread>
 
 #include "base/json.h"
 
@@ -78,6 +84,77 @@ TEST_F(AccessLine, ShowsWhatIsMissingAndWhatFailed) {
   failure = "std::bad_alloc in handler";
   EXPECT_THAT(line(LogFormat::kHuman), HasSubstr("200 - - 12.3ms"));
   EXPECT_THAT(line(LogFormat::kHuman), HasSubstr(" incomplete failure=\"std::bad_alloc in handler\"\n"));
+}
+
+// A pipe that nobody reads holds 64 KB.
+class UnreadLog : public testing::Test {
+ protected:
+  UnreadLog() {
+    int ends[2];
+    EXPECT_EQ(::pipe2(ends, O_CLOEXEC), 0);
+    read_end_ = ends[0];
+    write_end_ = ends[1];
+  }
+
+  static constexpr int kLines = 100'000;  // more than a queue holds
+  static void write_lines(const AccessLog& log) {
+    const HttpRequest request{.method = "GET", .path = "/health", .request_id = "req-1", .peer = "-"};
+    const std::vector<AccessRecord::Note> notes;
+    const std::string failure;
+    for (int i = 0; i < kLines; ++i)
+      log.write({.request = request,
+                 .status = 200,
+                 .response_bytes = i,
+                 .seconds = 0,
+                 .complete = true,
+                 .notes = notes,
+                 .failure = failure});
+  }
+
+  int read_end_, write_end_;
+};
+
+TEST_F(UnreadLog, HoldsNobodyUpAndTellsWhatWasLost) {
+  std::string text;
+  std::thread reader;
+  {
+    const AccessLog log(write_end_, LogFormat::kHuman);
+    write_lines(log);
+    reader = std::thread([&] {
+      char buffer[64 << 10];
+      for (ssize_t n; (n = ::read(read_end_, buffer, sizeof(buffer))) > 0;)
+        text.append(buffer, static_cast<size_t>(n));
+    });
+  }
+  ::close(write_end_);
+  reader.join();
+  ::close(read_end_);
+  int whole = 0, lost = 0;
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string time, second, third;
+    words >> time >> second >> third;
+    if (third == "lines")
+      lost += std::stoi(second);
+    else
+      whole += line.ends_with("B - req-1");
+  }
+  EXPECT_EQ(whole + lost, kLines);
+  EXPECT_GT(whole, 10'000);
+  EXPECT_GT(lost, 10'000);
+}
+
+TEST_F(UnreadLog, DoesNotKeepTheProgramFromEnding) {
+  const auto start = std::chrono::steady_clock::now();
+  {
+    const AccessLog log(write_end_, LogFormat::kJson);
+    write_lines(log);
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+  // Let the thread that is stuck there go: the descriptor is its own.
+  std::signal(SIGPIPE, SIG_IGN);
+  ::close(read_end_);
 }
 
 }  // namespace

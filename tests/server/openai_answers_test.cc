@@ -199,6 +199,24 @@ TEST_F(OpenAiAnswers, ReasoningTokensAreCountedWithoutTheTags) {
   EXPECT_EQ(generation.usage().reasoning_tokens, thought);
 }
 
+TEST_F(OpenAiAnswers, UsageIsThatOfAllOutputs) {
+  Generation generation = completion(R"("prompt":["the","fox"],"n":2)");
+  const auto tokens = static_cast<int64_t>(tokenizer_.encode("lazy dog").value().size());
+  for (int output = 0; output < 4; ++output) say(generation, "lazy dog", FinishReason::kStop, output);
+  EXPECT_EQ(generation.usage().completion_tokens, 4 * tokens);
+  EXPECT_EQ(generation.usage().cached_tokens, 2 * 3) << "of each prompt once";
+}
+
+TEST_F(OpenAiAnswers, WhatIsLeftToWriteIsKnown) {
+  Generation generation = chat(R"(,"stream":true,"logprobs":true,"top_logprobs":2)");
+  EXPECT_EQ(generation.num_unwritten(), 0);
+  say(generation, "the fox");
+  EXPECT_EQ(generation.num_unwritten(), 3 * generation.usage().completion_tokens);
+  std::string out;
+  generation.append_chunks(out);
+  EXPECT_EQ(generation.num_unwritten(), 0);
+}
+
 TEST_F(OpenAiAnswers, EchoAndLogprobsOfACompletion) {
   Generation generation = completion(R"("prompt":"the fox","echo":true,"logprobs":2)");
   TokenEvent event{.output = 0, .id = tokenizer_.encode("x").value()[0]};

@@ -1,57 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Request bodies in, prepared requests or errors out: every bad field is named, nothing is ignored.
+// Request bodies in, prepared requests out.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "server/openai/chat_request.h"
-#include "server/openai/prepare.h"
-#include "text/synthetic/synthetic_template.h"
-#include "text/synthetic/tokenizer_training.h"
+#include "support/openai_requests.h"
 
 namespace sparrow::openai {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-// Trained once: a test needs some tokenizer, not a fresh one.
-const Tokenizer& shared_tokenizer() {
-  static const Tokenizer tokenizer =
-      Tokenizer::parse(train_tokenizer("the quick brown fox jumps over the lazy dog", 400).value(),
-                       trained_tokenizer_config())
-          .value();
-  return tokenizer;
-}
-
-class OpenAiRequests : public testing::Test {
- protected:
-  OpenAiRequests()
-      : tokenizer_(shared_tokenizer()),
-        cache_(tokenizer_),
-        template_(ChatTemplate::parse(synthetic_chat_template()).value()),
-        model_{.names = {"m3", "alias"},
-               .tokenizer = tokenizer_,
-               .encode_cache = cache_,
-               .chat_template = &template_,
-               .defaults = {.temperature = 0.7,
-                            .top_p = 0.9,
-                            .top_k = 40,
-                            .vocab_size = 400,
-                            .max_model_tokens = 4096,
-                            .max_logprobs = 20}} {}
-
-  Result<std::unique_ptr<Prepared>> chat(const std::string& extra) {
-    return prepare(Endpoint::kChat, R"({"messages":[{"role":"user","content":"hi"}])" + extra + "}", model_);
-  }
-  Result<std::unique_ptr<Prepared>> completion(const std::string& fields) {
-    return prepare(Endpoint::kCompletion, "{" + fields + "}", model_);
-  }
-
-  const Tokenizer& tokenizer_;
-  EncodeCache cache_;
-  ChatTemplate template_;
-  ServedModel model_;
-};
 
 TEST_F(OpenAiRequests, DefaultsComeFromTheModel) {
   const auto prepared = chat("").value();
@@ -96,101 +54,43 @@ TEST_F(OpenAiRequests, FieldsReachTheEngine) {
   EXPECT_EQ(prepared->fields.cache_salt, "s");
 }
 
-struct BadField {
-  const char* name;
-  const char* extra;    // after the messages
-  const char* field;    // that the error names
-  const char* message;  // part of what it says
-};
-
-const BadField kBadFields[] = {
-    {"UnknownField", R"(,"temprature":1)", "temprature", "is not a field"},
-    {"TemperatureString", R"(,"temperature":"hot")", "temperature", "\"hot\""},
-    {"TemperatureTooHigh", R"(,"temperature":2.5)", "temperature", "from 0 to 2"},
-    {"TemperatureNegative", R"(,"temperature":-0.1)", "temperature", "from 0 to 2"},
-    {"TopPZero", R"(,"top_p":0)", "top_p", "above 0"},
-    {"TopPAboveOne", R"(,"top_p":1.01)", "top_p", "from 0 to 1"},
-    {"TopPList", R"(,"top_p":[1])", "top_p", "number"},
-    {"TopKFraction", R"(,"top_k":1.5)", "top_k", "integer"},
-    {"TopKBelowMinusOne", R"(,"top_k":-2)", "top_k", "-2"},
-    {"MinPAboveOne", R"(,"min_p":2)", "min_p", "from 0 to 1"},
-    {"NZero", R"(,"n":0)", "n", "0"},
-    {"NHuge", R"(,"n":1000000000000)", "n", "1000000000000"},
-    {"NBool", R"(,"n":true)", "n", "true"},
-    {"SeedString", R"(,"seed":"x")", "seed", "\"x\""},
-    {"SeedTooLarge", R"(,"seed":99999999999999999999)", "seed", "integer"},
-    {"MaxTokensNegative", R"(,"max_tokens":-1)", "max_tokens", "-1"},
-    {"MaxTokensBeyondContext", R"(,"max_tokens":5000)", "max_tokens", "4096"},
-    {"MaxTokensContradict", R"(,"max_tokens":5,"max_completion_tokens":6)", "max_completion_tokens",
-     "contradicts"},
-    {"MinAboveMax", R"(,"max_tokens":5,"min_tokens":6)", "min_tokens", "more than max_tokens"},
-    {"StopEmpty", R"(,"stop":"")", "stop", "1 to"},
-    {"StopNumber", R"(,"stop":3)", "stop", "list"},
-    {"StopListOfNumbers", R"(,"stop":[3])", "stop[0]", "string"},
-    {"StopIdOutOfRange", R"(,"stop_token_ids":[400])", "stop_token_ids[0]", "400"},
-    {"StopIdNegative", R"(,"stop_token_ids":[-1])", "stop_token_ids[0]", "-1"},
-    {"BiasNotAnId", R"(,"logit_bias":{"x":1})", "logit_bias.x", "token id"},
-    {"BiasIdOutOfRange", R"(,"logit_bias":{"400":1})", "logit_bias.400", "below 400"},
-    {"BiasTooLarge", R"(,"logit_bias":{"1":101})", "logit_bias.1", "-100 to 100"},
-    {"BiasList", R"(,"logit_bias":[1])", "logit_bias", "object"},
-    {"AllowedEmpty", R"(,"allowed_token_ids":[])", "allowed_token_ids", "list of token ids"},
-    {"LogprobsNumber", R"(,"logprobs":5)", "logprobs", "5"},
-    {"TopLogprobsAlone", R"(,"top_logprobs":5)", "top_logprobs", "needs logprobs"},
-    {"TopLogprobsTooMany", R"(,"logprobs":true,"top_logprobs":21)", "top_logprobs", "21"},
-    {"PromptLogprobsNegative", R"(,"prompt_logprobs":-1)", "prompt_logprobs", "-1"},
-    {"StreamString", R"(,"stream":"yes")", "stream", "\"yes\""},
-    {"StreamOptionsWithoutStream", R"(,"stream_options":{"include_usage":true})", "stream_options",
-     "stream is true"},
-    {"StreamOptionUnknown", R"(,"stream":true,"stream_options":{"x":1})", "stream_options.x",
-     "not a stream option"},
-    {"ToolsObject", R"(,"tools":{})", "tools", "list"},
-    {"ToolWithoutFunction", R"(,"tools":[{"type":"function"}])", "tools[0].function", "missing"},
-    {"ToolWithoutName", R"(,"tools":[{"type":"function","function":{}}])", "tools[0].function.name",
-     "missing"},
-    {"ToolNameWithQuote", R"(,"tools":[{"type":"function","function":{"name":"a\"b"}}])",
-     "tools[0].function.name", "name"},
-    {"ToolChoiceUnknown", R"(,"tool_choice":"any")", "tool_choice", "\"any\""},
-    {"RequiredWithoutTools", R"(,"tool_choice":"required")", "tool_choice", "needs tools"},
-    {"NamedToolMissing",
-     R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}})",
-     "tool_choice.function.name", "one of the tools"},
-    {"PromptLogprobsInAStream", R"(,"stream":true,"prompt_logprobs":1)", "prompt_logprobs", "with stream"},
-    {"ForcedCallOfAllowedIds",
-     R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required","allowed_token_ids":[5])",
-     "allowed_token_ids", "tool_choice"},
-    {"ForcedCallOfAControlToken",
-     R"(,"tools":[{"type":"function","function":{"name":"[e~["}}],"tool_choice":"required")", "tools",
-     "cannot write"},
-    {"ResponseFormatJson", R"(,"response_format":{"type":"json_object"})", "response_format.type",
-     "not supported yet"},
-    {"ChatTemplate", R"(,"chat_template":"{{ 1 }}")", "chat_template", "not taken from requests"},
-    {"Functions", R"(,"functions":[])", "functions", "use tools"},
-    {"Audio", R"(,"audio":{})", "audio", "not supported"},
-    {"BeamSearch", R"(,"use_beam_search":true)", "use_beam_search", "must be false"},
-    {"BestOf", R"(,"best_of":2)", "best_of", "use n"},
-    {"Store", R"(,"store":true)", "store", "must be false"},
-    {"SaltEmpty", R"(,"cache_salt":"")", "cache_salt", "1 to"},
-    {"UserNumber", R"(,"user":5)", "user", "5"},
-    {"PriorityHuge", R"(,"priority":1e12)", "priority", "1000000000000"},
-    {"EffortUnknown", R"(,"reasoning_effort":"max")", "reasoning_effort", "\"max\""},
-    {"EffortContradicts", R"(,"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true})",
-     "reasoning_effort", "contradicts"},
-    {"ContinueAndGenerate", R"(,"continue_final_message":true,"add_generation_prompt":true)",
-     "add_generation_prompt", "must be false"},
-    {"ModelNumber", R"(,"model":5)", "model", "5"},
-};
-
-class BadFieldTest : public OpenAiRequests, public testing::WithParamInterface<BadField> {};
-
-TEST_P(BadFieldTest, IsNamedWithItsValue) {
-  const auto result = chat(GetParam().extra);
-  ASSERT_FALSE(result.ok());
-  EXPECT_EQ(result.error().field, GetParam().field) << result.error().message;
-  EXPECT_THAT(result.error().message, HasSubstr(GetParam().message));
+TEST_F(OpenAiRequests, OneCallAtATimeWhereSeveralAreNotAllowed) {
+  EXPECT_FALSE(chat("").value()->answer.single_call);
+  EXPECT_FALSE(chat(R"(,"parallel_tool_calls":true)").value()->answer.single_call);
+  EXPECT_TRUE(chat(R"(,"parallel_tool_calls":false)").value()->answer.single_call);
 }
 
-INSTANTIATE_TEST_SUITE_P(OpenAi, BadFieldTest, testing::ValuesIn(kBadFields),
-                         [](const auto& info) { return info.param.name; });
+TEST_F(OpenAiRequests, TheLastMessageIsGoneOnWith) {
+  const auto text = [&](const std::string& extra) {
+    const auto prepared =
+        prepare(Endpoint::kChat,
+                R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"bcd"}])" +
+                    extra + "}",
+                model_)
+            .value();
+    return tokenizer_.decode(prepared->request.prompts[0]).value();
+  };
+  EXPECT_TRUE(text(R"(,"continue_final_message":true)").ends_with("bcd"));
+  EXPECT_FALSE(text("").ends_with("bcd"));
+  EXPECT_TRUE(text("").starts_with(text(R"(,"add_generation_prompt":false)")));
+  EXPECT_GT(text("").size(), text(R"(,"add_generation_prompt":false)").size());
+}
+
+// Servers hand it out under both names.
+TEST_F(OpenAiRequests, ReasoningComesBackUnderEitherName) {
+  const auto ids = [&](const std::string& member) {
+    return prepare(Endpoint::kChat,
+                   R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b")" +
+                       member + R"(},{"role":"tool","tool_call_id":"c","content":"d"}]})",
+                   model_)
+        .value()
+        ->request.prompts[0];
+  };
+  const auto call =
+      std::string(R"(,"tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}])");
+  EXPECT_EQ(ids(call + R"(,"reasoning":"why")"), ids(call + R"(,"reasoning_content":"why")"));
+  EXPECT_NE(ids(call + R"(,"reasoning":"why")"), ids(call));
+}
 
 TEST_F(OpenAiRequests, ImagesAreRefusedAndNotDropped) {
   const auto result = prepare(

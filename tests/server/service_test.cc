@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The whole server in one process: HTTP, service, engine and a tiny model.
-#include "server/service.h"
-
+// The server as clients see it: what it answers, to whom, and what it leaves behind.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <poll.h>
@@ -9,109 +7,15 @@
 #include <thread>
 #include <vector>
 
-#include "kv/block_table.h"
-#include "support/engine_model.h"
-#include "support/raw_client.h"
-#include "text/synthetic/synthetic_template.h"
-#include "text/synthetic/tokenizer_training.h"
+#include "support/service_fixture.h"
 
 namespace sparrow {
 namespace {
 
+using namespace test;
 using std::chrono::milliseconds;
-using test::get_request;
-using test::RawClient;
-using test::RawResponse;
 using testing::HasSubstr;
 using testing::Not;
-
-constexpr int kBlocks = 96;
-
-std::string post_request(std::string_view path, std::string_view body, const std::string& fields = "") {
-  return test::post_request(path, body, "Content-Type: application/json\r\n" + fields);
-}
-
-// One model for all tests: what they share is read-only.
-test::EngineModel& shared_model() {
-  static test::EngineModel model("yarn", 2);
-  return model;
-}
-
-const Tokenizer& shared_tokenizer() {
-  static const Tokenizer tokenizer = [] {
-    const int vocab = shared_model().config().vocab_size;
-    Tokenizer made =
-        Tokenizer::parse(train_tokenizer("the quick brown fox jumps over the lazy dog", vocab).value(),
-                         trained_tokenizer_config())
-            .value();
-    made.reserve_ids(vocab);
-    return made;
-  }();
-  return tokenizer;
-}
-
-class ServiceTest : public testing::Test {
- protected:
-  void start(EngineOptions engine_options = {.cache_tokens = kBlocks * kBlockTokens,
-                                             .threads = 1,
-                                             .max_model_tokens = 2048,
-                                             .max_batch_tokens = 256,
-                                             .max_sequences = 64}) {
-    engine_ = Engine::create(shared_model().config(), shared_model().weights(), engine_options).value();
-    const int64_t context = std::min(engine_->limits().max_tokens, engine_->limits().cache_tokens);
-    service_ = std::make_unique<Service>(
-        *engine_,
-        openai::ServedModel{
-            .names = {"m3"},
-            .tokenizer = shared_tokenizer(),
-            .encode_cache = cache_,
-            .chat_template = &template_,
-            .defaults = {.vocab_size = shared_model().config().vocab_size, .max_model_tokens = context}},
-        keys_, metrics_, ServiceOptions{.seed = 1, .version = "test"});
-    HttpServerOptions options{.port = 0, .num_threads = 2};
-    options.check_head = [this](const HttpRequest& request) { return service_->check_head(request); };
-    server_ = HttpServer::start(std::move(options), [this](Exchange& exchange) {
-                return service_->handle(exchange);
-              }).value();
-  }
-
-  ~ServiceTest() override {
-    server_.reset();
-    engine_.reset();
-  }
-
-  RawResponse ask(const std::string& bytes) const {
-    RawClient client(server_->port());
-    client.send(bytes);
-    return client.read_response();
-  }
-  RawResponse chat(const std::string& extra, const std::string& fields = "") const {
-    return ask(post_request("/v1/chat/completions", chat_body(extra), fields));
-  }
-  static std::string chat_body(const std::string& extra, const std::string& text = "the fox") {
-    return R"({"messages":[{"role":"user","content":")" + text + R"("}],"temperature":0,"ignore_eos":true)" +
-           extra + "}";
-  }
-
-  // All blocks are free or cached, and nobody runs, within that time.
-  bool is_quiet_within(milliseconds patience) const {
-    const auto deadline = std::chrono::steady_clock::now() + patience;
-    while (std::chrono::steady_clock::now() < deadline) {
-      const EngineStats stats = engine_->stats();
-      if (stats.live_requests == 0 && stats.blocks_in_use == 0) return true;
-      std::this_thread::sleep_for(milliseconds(5));
-    }
-    return false;
-  }
-
-  EncodeCache cache_{shared_tokenizer()};
-  ChatTemplate template_ = ChatTemplate::parse(synthetic_chat_template()).value();
-  ApiKeys keys_;
-  Metrics metrics_;
-  std::unique_ptr<Engine> engine_;
-  std::unique_ptr<Service> service_;
-  std::unique_ptr<HttpServer> server_;
-};
 
 TEST_F(ServiceTest, AnswersWholeAndStreamedAlike) {
   start();
@@ -130,10 +34,10 @@ TEST_F(ServiceTest, AStopStringEndsTheWork) {
   start();
   const auto ask_with = [&](const std::string& stop) {
     const int64_t before = engine_->stats().generated_tokens;
-    const RawResponse response = ask(post_request(
-        "/v1/completions", R"({"prompt":"the fox","n":2,"temperature":2,"seed":5,"max_tokens":400,)"
-                           R"("ignore_eos":true)" +
-                               stop + "}"));
+    const RawResponse response = ask(
+        json_post("/v1/completions", R"({"prompt":"the fox","n":2,"temperature":2,"seed":5,"max_tokens":400,)"
+                                     R"("ignore_eos":true)" +
+                                         stop + "}"));
     EXPECT_EQ(response.status, 200) << response.body;
     EXPECT_TRUE(is_quiet_within(milliseconds(2000)));
     return engine_->stats().generated_tokens - before;
@@ -151,8 +55,8 @@ TEST_F(ServiceTest, SmallAnswersAreThere) {
   EXPECT_EQ(ask(get_request("/v1/models/other")).status, 404);
   EXPECT_EQ(ask(get_request("/v1/chat/completions")).status, 405);
   EXPECT_EQ(ask(get_request("/etc/passwd")).status, 404);
-  EXPECT_THAT(ask(post_request("/tokenize", R"({"prompt":"the fox"})")).body, HasSubstr("\"tokens\":["));
-  EXPECT_THAT(ask(post_request("/detokenize", R"({"tokens":[116]})")).body, HasSubstr("\"prompt\""));
+  EXPECT_THAT(ask(json_post("/tokenize", R"({"prompt":"the fox"})")).body, HasSubstr("\"tokens\":["));
+  EXPECT_THAT(ask(json_post("/detokenize", R"({"tokens":[116]})")).body, HasSubstr("\"prompt\""));
 }
 
 TEST_F(ServiceTest, MetricsHaveTheNamesThatDashboardsKnow) {
@@ -195,9 +99,9 @@ TEST_F(ServiceTest, OnlyJsonIsTaken) {
   for (const char* type :
        {"", "Content-Type: text/plain\r\n", "Content-Type: application/x-www-form-urlencoded\r\n",
         "Content-Type: application/jsonp\r\n"})
-    EXPECT_EQ(ask(test::post_request("/v1/chat/completions", chat_body(""), type)).status, 415) << type;
-  EXPECT_EQ(ask(test::post_request("/v1/chat/completions", chat_body(R"(,"max_tokens":1)"),
-                                   "content-type: Application/JSON; charset=utf-8\r\n"))
+    EXPECT_EQ(ask(post_request("/v1/chat/completions", chat_body(""), type)).status, 415) << type;
+  EXPECT_EQ(ask(post_request("/v1/chat/completions", chat_body(R"(,"max_tokens":1)"),
+                             "content-type: Application/JSON; charset=utf-8\r\n"))
                 .status,
             200);
 }
@@ -230,7 +134,7 @@ TEST_F(ServiceTest, KnownTextsAreNotSharedBetweenKeys) {
   const auto newly_encoded = [&](const char* path, const char* key, const std::string& more = "") {
     const uint64_t before = cache_.encoded_bytes();
     const std::string body = R"({"prompt":")" + text + '"' + more + '}';
-    ask(post_request(path, body, std::string("Authorization: Bearer ") + key + "\r\n"));
+    ask(json_post(path, body, std::string("Authorization: Bearer ") + key + "\r\n"));
     return cache_.encoded_bytes() - before;
   };
   EXPECT_EQ(newly_encoded("/tokenize", "key-a"), text.size());
@@ -245,8 +149,8 @@ TEST_F(ServiceTest, AKeyMayHoldOnlySoMuch) {
   ASSERT_TRUE(keys_.add("k", "", {.max_requests = 1}).ok());
   start();
   RawClient first(server_->port());
-  first.send(post_request("/v1/chat/completions", chat_body(R"(,"max_tokens":1500,"stream":true)"),
-                          "Authorization: Bearer k\r\n"));
+  first.send(json_post("/v1/chat/completions", chat_body(R"(,"max_tokens":1500,"stream":true)"),
+                       "Authorization: Bearer k\r\n"));
   ASSERT_THAT(first.read_bytes(200), HasSubstr("200"));
   const RawResponse second = chat("", "Authorization: Bearer k\r\n");
   EXPECT_EQ(second.status, 429);
@@ -266,8 +170,7 @@ TEST_F(ServiceTest, AFullQueueIs429) {
   std::vector<RawClient> clients;
   for (int i = 0; i < 4; ++i) {
     clients.emplace_back(server_->port());
-    clients.back().send(
-        post_request("/v1/chat/completions", chat_body(R"(,"max_tokens":1500,"stream":true)")));
+    clients.back().send(json_post("/v1/chat/completions", chat_body(R"(,"max_tokens":1500,"stream":true)")));
     if (i == 0) clients[0].read_bytes(100);  // it runs
   }
   int refused = 0;
@@ -282,8 +185,8 @@ TEST_F(ServiceTest, ALostClientFreesItsBlocks) {
   start();
   for (const bool stream : {false, true}) {
     RawClient client(server_->port());
-    client.send(post_request("/v1/chat/completions", chat_body(stream ? R"(,"max_tokens":1500,"stream":true)"
-                                                                      : R"(,"max_tokens":1500)")));
+    client.send(json_post("/v1/chat/completions", chat_body(stream ? R"(,"max_tokens":1500,"stream":true)"
+                                                                   : R"(,"max_tokens":1500)")));
     if (stream) {
       client.read_bytes(300);
     } else {
@@ -301,8 +204,8 @@ TEST_F(ServiceTest, ACancelStormLeavesNothingBehind) {
     std::vector<RawClient> clients;
     for (int i = 0; i < 16; ++i) {
       clients.emplace_back(server_->port());
-      clients.back().send(post_request("/v1/chat/completions", chat_body(R"(,"max_tokens":500,"stream":true)",
-                                                                         "the fox " + std::to_string(i))));
+      clients.back().send(json_post("/v1/chat/completions", chat_body(R"(,"max_tokens":500,"stream":true)",
+                                                                      "the fox " + std::to_string(i))));
       const int chunks = i % 3;
       if (chunks > 0) clients.back().read_bytes(static_cast<size_t>(chunks) * 250);
       i % 2 == 0 ? clients.back().reset() : clients.back().close();
@@ -324,7 +227,7 @@ TEST_F(ServiceTest, BadBodiesAreAnsweredAndHurtNobody) {
         std::string(R"({"messages":[{"role":"user","content":"x"}],"messages":[]})"),
         std::string(R"({"messages":[{"role":"robot","content":"x"}]})"),
         std::string(R"({"messages":[{"role":"user","content":"\ud800"}]})")}) {
-    const RawResponse response = ask(post_request("/v1/chat/completions", body));
+    const RawResponse response = ask(json_post("/v1/chat/completions", body));
     EXPECT_EQ(response.status, 400) << body.substr(0, 60) << response.body;
     EXPECT_THAT(response.body, HasSubstr(R"({"error":{"message":)"));
     EXPECT_THAT(response.body, Not(HasSubstr("boost")));
@@ -350,10 +253,28 @@ TEST_F(ServiceTest, LargePromptsArePreparedAsideAndAnswered) {
   start();
   std::string text;
   for (int i = 0; i < 400; ++i) text += "the quick brown fox jumps over the lazy dog ";
-  const RawResponse response =
-      ask(post_request("/v1/chat/completions", chat_body(R"(,"max_tokens":1)", text)));
+  const RawResponse response = ask(json_post("/v1/chat/completions", chat_body(R"(,"max_tokens":1)", text)));
   EXPECT_EQ(response.status, 400);  // more than 2,048 tokens, told with the numbers
   EXPECT_THAT(response.body, HasSubstr("2048"));
+}
+
+// What nobody waits for any more is not done: else a client could keep the worker busy by leaving.
+TEST_F(ServiceTest, LargeTextsOfClientsThatLeftAreNotTokenised) {
+  start();
+  std::string text;
+  while (text.size() < (16 << 20)) text += "the quick brown fox jumps over the lazy dog ";
+  RawClient first(server_->port());
+  first.send(json_post("/tokenize", strf(R"({{"prompt":"{}"}})", text)));
+  // Read before the worker is done with the first; one or two may be there before it.
+  for (int i = 0; i < 8; ++i) {
+    RawClient client(server_->port());
+    client.send(json_post("/tokenize", strf(R"({{"prompt":"{}{}"}})", i, text.substr(0, 1 << 20))));
+    client.close();
+  }
+  EXPECT_EQ(first.read_response(false, std::chrono::seconds(60)).status, 200);
+  const std::string last = 'x' + text.substr(0, 20'000);
+  EXPECT_EQ(ask(json_post("/tokenize", strf(R"({{"prompt":"{}"}})", last))).status, 200);
+  EXPECT_LT(cache_.encoded_bytes(), text.size() + last.size() + (4 << 20));
 }
 
 // Both io threads have such texts to answer; others need not wait for them.
@@ -364,9 +285,12 @@ TEST_F(ServiceTest, LargeTextsHoldNobodyUp) {
   std::vector<RawClient> slow;
   for (int i = 0; i < 4; ++i) {
     slow.emplace_back(server_->port());
-    slow.back().send(post_request("/tokenize", strf(R"({{"prompt":"{}{}"}})", i, text)));
+    slow.back().send(json_post("/tokenize", strf(R"({{"prompt":"{}{}"}})", i, text)));
   }
-  for (int i = 0; i < 2; ++i) EXPECT_EQ(ask(get_request("/health")).status, 200);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(ask(get_request("/health")).status, 200);
+    EXPECT_EQ(ask(json_post("/tokenize", R"({"prompt":"short"})")).status, 200);
+  }
   for (size_t i : {2, 3}) {
     pollfd readable{.fd = slow[i].fd(), .events = POLLIN};
     EXPECT_EQ(::poll(&readable, 1, 0), 0) << "text " << i << " was answered first";

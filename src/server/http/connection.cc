@@ -14,6 +14,7 @@ namespace {
 
 constexpr size_t kKeptBufferBytes = 2 << 10;  // what an idle connection may hold on to
 constexpr size_t kMaxRequestIdBytes = 128;
+constexpr size_t kJoinedBodyBytes = 64 << 10;  // sent in one piece with its head
 
 std::string describe_peer(const net::ip::tcp::socket& socket) {
   boost::system::error_code ec;
@@ -76,7 +77,7 @@ net::awaitable<bool> Connection::serve_one() {
   const bool complete = co_await read_request();
   leave_idle();
   if (refusal_)
-    co_await respond(*refusal_);
+    co_await respond(std::move(*refusal_));
   else if (complete)
     co_await run_handler();
   end_request();
@@ -124,6 +125,7 @@ void Connection::end_request() {
   }
   notes_.clear();
   release(out_);
+  release(out_body_);
 }
 
 void Connection::refuse(const ApiError& error) {
@@ -208,7 +210,8 @@ net::awaitable<bool> Connection::read_body() {
   consume_input();
   if (parser_->expects_continue() && parser_->state() == RequestParser::State::kBody &&
       parser_->request().body.empty()) {
-    if (!co_await send("HTTP/1.1 100 Continue\r\n\r\n")) co_return false;
+    const bool sent = co_await send("HTTP/1.1 100 Continue\r\n\r\n");
+    if (!sent) co_return false;
   }
   const auto base = deadline_for(limits_.body_time, 0);
   while (parser_->state() == RequestParser::State::kBody) {
@@ -255,7 +258,8 @@ net::awaitable<void> Connection::run_handler() {
   if (answer_ == Answer::kNone && !peer_gone() && failure_.empty()) failure_ = "the handler gave no answer";
   if (answer_ == Answer::kNone && !failure_.empty()) {
     const ApiError error{.status = 500, .message = "The server failed to answer.", .code = "internal_error"};
-    co_await respond(error_response(error));
+    HttpResponse response = error_response(error);
+    co_await respond(std::move(response));
   }
   // An unfinished stream must not look finished: without its last chunk the peer knows.
   if (answer_ != Answer::kComplete) keep_alive_ = false;
@@ -278,17 +282,20 @@ std::string Connection::take_head(const ResponseHead& head, const HttpHeaders& h
 }
 
 // Not a coroutine itself: what it is given is used up before anything can suspend.
-net::awaitable<bool> Connection::respond(const HttpResponse& response) {
+net::awaitable<bool> Connection::respond(HttpResponse&& response) {
   if (answer_ != Answer::kNone) return nothing_to_send();
   answer_ = Answer::kComplete;
   const bool bodiless = response.status == 204 || response.status == 304;
   ResponseHead head{.status = response.status, .content_type = response.content_type};
   if (!bodiless) head.content_length = response.body.size();
   out_ = take_head(head, response.headers);
-  if (!bodiless && parser_->request().method != "HEAD") {
-    out_ += response.body;
-    response_bytes_ = static_cast<int64_t>(response.body.size());
+  if (bodiless || parser_->request().method == "HEAD") return send(out_);
+  response_bytes_ = static_cast<int64_t>(response.body.size());
+  if (response.body.size() > kJoinedBodyBytes) {
+    out_body_ = std::move(response.body);
+    return send_with_body();
   }
+  out_ += response.body;
   return send(out_);
 }
 

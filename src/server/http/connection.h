@@ -51,11 +51,14 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // The other side of Exchange.
   const HttpRequest& request() { return parser_->request(); }
-  net::awaitable<bool> respond(const HttpResponse& response);
+  net::awaitable<bool> respond(HttpResponse&& response);
   net::awaitable<bool> begin_stream(std::string_view content_type, const HttpHeaders& headers);
   net::awaitable<bool> write_chunk(std::string_view chunk);
   net::awaitable<bool> end_stream();
   net::awaitable<WaitResult> wait(Clock::time_point deadline);
+  net::awaitable<void> wait_for_wake();
+  net::awaitable<void> yield();
+  std::string take_body() { return std::move(parser_->request().body); }
   std::shared_ptr<WakeState> wake_state();
   bool peer_gone() const { return input_closed_ || output_broken_ || aborted_; }
   bool draining() const { return services_.draining.load(std::memory_order_relaxed); }
@@ -88,6 +91,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   net::awaitable<bool> handshake();
   net::awaitable<ReadResult> read_more(Clock::time_point deadline);
   net::awaitable<bool> send(std::string_view bytes);
+  net::awaitable<bool> send_with_body();
   net::awaitable<void> finish();
   net::awaitable<void> suspend(Clock::time_point deadline);
   bool read_available();
@@ -109,9 +113,10 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool read_armed_ = false, write_armed_ = false;
   bool readable_ = true;  // worth a try: it was signalled, or nobody knows yet
   bool input_closed_ = false, output_broken_ = false, aborted_ = false;
-  std::string in_;  // read and not yet parsed, from in_used_ on
+  size_t turn_bytes_ = 0;  // moved since others of this thread had their turn
+  std::string in_;         // read and not yet parsed, from in_used_ on
   size_t in_used_ = 0;
-  std::string out_;
+  std::string out_, out_body_;  // a large body is not copied behind its head
 
   // Of the request at hand.
   bool first_request_ = true, keep_alive_ = false;

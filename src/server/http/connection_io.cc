@@ -9,6 +9,13 @@
 
 namespace sparrow {
 
+namespace {
+
+// That a peer may move as fast as it can before the other connections of its thread get their turn.
+constexpr size_t kTurnBytes = 256 << 10;
+
+}  // namespace
+
 void WakeState::wake() {
   const std::lock_guard lock(mutex_);
   if (!io_ || pending_) return;
@@ -35,9 +42,15 @@ void Connection::abort() {
 }
 
 net::awaitable<void> Connection::suspend(Clock::time_point deadline) {
+  turn_bytes_ = 0;
   timer_.expires_at(deadline);
   boost::system::error_code cancelled;
   co_await timer_.async_wait(net::redirect_error(net::use_awaitable, cancelled));
+}
+
+net::awaitable<void> Connection::yield() {
+  turn_bytes_ = 0;
+  co_await net::post(worker_.io(), net::use_awaitable);
 }
 
 void Connection::arm_read() {
@@ -77,6 +90,7 @@ bool Connection::read_available() {
   switch (moved.io) {
     case Transport::Io::kDone:
       in_.append(worker_.scratch(), moved.bytes);
+      turn_bytes_ += moved.bytes;
       return true;
     case Transport::Io::kClosed:
       input_closed_ = true;
@@ -92,7 +106,10 @@ bool Connection::read_available() {
 net::awaitable<Connection::ReadResult> Connection::read_more(Clock::time_point deadline) {
   for (;;) {
     if (aborted_) co_return ReadResult::kClosed;
-    if (read_available()) co_return ReadResult::kData;
+    if (read_available()) {
+      if (turn_bytes_ >= kTurnBytes) co_await yield();
+      co_return ReadResult::kData;
+    }
     if (input_closed_) co_return ReadResult::kClosed;
     if (Clock::now() >= deadline) co_return ReadResult::kTimeout;
     arm_read();
@@ -112,11 +129,23 @@ net::awaitable<WaitResult> Connection::wait(Clock::time_point deadline) {
   }
 }
 
+net::awaitable<void> Connection::wait_for_wake() {
+  while (!wake_->take()) co_await suspend(Clock::time_point::max());
+}
+
+net::awaitable<bool> Connection::send_with_body() {
+  const bool sent = co_await send(out_);  // in the condition itself g++ 12 would lose this coroutine's frame
+  if (!sent) co_return false;
+  co_return co_await send(out_body_);
+}
+
 net::awaitable<bool> Connection::send(std::string_view bytes) {
   const auto deadline = deadline_for(limits_.write_time, bytes.size());
   while (!bytes.empty() && !output_broken_ && !aborted_) {
-    const Transport::Moved moved = transport_->write(bytes);
+    const Transport::Moved moved = transport_->write(bytes.substr(0, kTurnBytes));
     bytes.remove_prefix(moved.bytes);
+    turn_bytes_ += moved.bytes;
+    if (turn_bytes_ >= kTurnBytes && !bytes.empty()) co_await yield();
     if (moved.io == Transport::Io::kDone) continue;
     if (moved.io == Transport::Io::kClosed || Clock::now() >= deadline) {
       output_broken_ = true;

@@ -12,7 +12,7 @@ const HttpRequest& Exchange::request() const {
 }
 
 net::awaitable<bool> Exchange::respond(HttpResponse response) {
-  return connection_.respond(response);
+  return connection_.respond(std::move(response));
 }
 
 net::awaitable<bool> Exchange::begin_stream(std::string_view content_type, const HttpHeaders& headers) {
@@ -29,6 +29,18 @@ net::awaitable<bool> Exchange::end_stream() {
 
 net::awaitable<WaitResult> Exchange::wait(Clock::time_point deadline) {
   return connection_.wait(deadline);
+}
+
+net::awaitable<void> Exchange::wait_for_wake() {
+  return connection_.wait_for_wake();
+}
+
+net::awaitable<void> Exchange::yield() {
+  return connection_.yield();
+}
+
+std::string Exchange::take_body() {
+  return connection_.take_body();
 }
 
 Waker Exchange::waker() const {

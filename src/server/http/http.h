@@ -63,7 +63,14 @@ class Exchange {
   // peer closes its side. Bytes that the peer pipelines meanwhile are kept, up to the limit.
   net::awaitable<WaitResult> wait(Clock::time_point deadline = Clock::time_point::max());
   net::awaitable<WaitResult> wait_for(Clock::duration duration) { return wait(Clock::now() + duration); }
+  // The same for nothing but wake(): whoever is about to call it may hold what belongs to the handler.
+  net::awaitable<void> wait_for_wake();
   Waker waker() const;
+  // Lets the other connections of this thread have their turn: between two pieces of work that take long
+  // together.
+  net::awaitable<void> yield();
+  // The body itself, for work that may outlive the exchange. request() has none after this.
+  std::string take_body();
 
   // As far as is known without reading: exact after wait().
   bool peer_gone() const;

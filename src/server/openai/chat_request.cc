@@ -90,6 +90,8 @@ Status read_tools(const Json& body, ChatRequest& request) {
     SPARROW_TRY(tools->expect_array());
     if (tools->size() > kMaxTools) return tools->error(strf("must hold at most {} tools", kMaxTools));
     for (size_t i = 0; i < tools->size(); ++i) {
+      if (const auto type = tools->element(i).find("type"); type && type->string_view() != "function")
+        return type->error("must be function");
       const Json name = SPARROW_TRY(SPARROW_TRY(tools->element(i).at("function")).at("name"));
       const std::string text = SPARROW_TRY(name.as_string());
       // A quote would end the name where the prompt spells it.

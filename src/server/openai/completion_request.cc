@@ -45,8 +45,9 @@ Status read_prompts(const Json& prompt, int vocab_size, CompletionRequest& reque
 Result<CompletionRequest> read_completion_request(const Json& body, const Defaults& defaults) {
   CompletionRequest request;
   request.fields = SPARROW_TRY(read_generation_fields(body, defaults, kOwnFields));
-  if (const auto suffix = body.find("suffix"); suffix && !suffix->string_view().empty())
-    return suffix->error("is not supported");
+  if (const auto suffix = body.find("suffix");
+      suffix && !(suffix->is_string() && suffix->string_view().empty()))
+    return suffix->error("must be empty: text cannot be filled in before one");
   SPARROW_TRY(read_prompts(SPARROW_TRY(body.at("prompt")), defaults.vocab_size, request));
   request.echo = SPARROW_TRY(body.bool_or("echo", false));
   if (!request.fields.max_tokens) request.fields.max_tokens = kDefaultMaxTokens;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <initializer_list>
 #include <limits>
 
 namespace sparrow::openai {
@@ -49,38 +50,52 @@ constexpr std::array<std::string_view, 32> kShared = {
     "use_beam_search",
 };
 
-// Fields of other servers that change nothing when they have this value; any other value asks for something
-// that is not here.
-enum class Neutral { kFalse, kTrue, kOne, kAnything };
+// Fields that change nothing here when they have such a value; any other value asks for something that is
+// not here.
 struct NeutralField {
   std::string_view name;
-  Neutral value;
+  bool (*fits)(const Json&);
   std::string_view expectation;
 };
-constexpr std::array kNeutral = {
-    NeutralField{"store", Neutral::kFalse, "must be false: answers are not stored"},
-    NeutralField{"use_beam_search", Neutral::kFalse, "must be false: there is no beam search"},
-    NeutralField{"best_of", Neutral::kOne, "must be 1: use n"},
-    NeutralField{"skip_special_tokens", Neutral::kTrue,
-                 "must be true: control tokens are never part of the text"},
-    NeutralField{"spaces_between_special_tokens", Neutral::kAnything, ""},
-    NeutralField{"metadata", Neutral::kAnything, ""},      // for the client's own records
-    NeutralField{"service_tier", Neutral::kAnything, ""},  // there is one tier
-};
 
-bool is_neutral(const Json& value, Neutral neutral) {
-  switch (neutral) {
-    case Neutral::kAnything:
-      return true;
-    case Neutral::kFalse:
-      return value.is_bool() && !value.as_bool().value();
-    case Neutral::kTrue:
-      return value.is_bool() && value.as_bool().value();
-    case Neutral::kOne:
-      return value.is_number() && value.as_number().value() == 1;
-  }
-  return false;
+bool is_bool(const Json& value, bool wanted) {
+  return value.is_bool() && value.as_bool().value() == wanted;
 }
+bool is_one_of(const Json& value, std::initializer_list<std::string_view> words) {
+  return value.is_string() && std::find(words.begin(), words.end(), value.string_view()) != words.end();
+}
+bool is_text(const Json& value) {
+  return value.is_string();
+}
+
+constexpr std::array kNeutral = {
+    NeutralField{"store", [](const Json& v) { return is_bool(v, false); },
+                 "must be false: answers are not stored"},
+    NeutralField{"use_beam_search", [](const Json& v) { return is_bool(v, false); },
+                 "must be false: there is no beam search"},
+    NeutralField{"best_of", [](const Json& v) { return v.is_number() && v.as_number().value() == 1; },
+                 "must be 1: use n"},
+    NeutralField{"skip_special_tokens", [](const Json& v) { return is_bool(v, true); },
+                 "must be true: control tokens are never part of the text"},
+    NeutralField{"spaces_between_special_tokens", [](const Json& v) { return v.is_bool(); },
+                 "must be true or false"},
+    NeutralField{"service_tier",
+                 [](const Json& v) {
+                   return is_one_of(v, {"auto", "default"});
+                 },
+                 "must be auto or default: there is one tier"},
+    // For the client's and the operator's own records.
+    NeutralField{"metadata", [](const Json& v) { return v.is_object(); }, "must be an object"},
+    NeutralField{"user", is_text, "must be a string"},
+    NeutralField{"safety_identifier", is_text, "must be a string"},
+    // Where a prefix would be found again: one server has nowhere else to look.
+    NeutralField{"prompt_cache_key", is_text, "must be a string"},
+    NeutralField{"prompt_cache_retention",
+                 [](const Json& v) {
+                   return is_one_of(v, {"in_memory", "in-memory"});
+                 },
+                 "must be in_memory: prefixes are kept as long as there is room"},
+};
 
 Status check_known(const Json& body, std::span<const std::string_view> own_fields) {
   for (size_t i = 0; i < body.size(); ++i) {
@@ -91,7 +106,7 @@ Status check_known(const Json& body, std::span<const std::string_view> own_field
     if (!in(kShared) && !in(own_fields)) return body.member(i).error("is not a field of this request");
   }
   for (const NeutralField& field : kNeutral)
-    if (const auto value = body.find(field.name); value && !is_neutral(*value, field.value))
+    if (const auto value = body.find(field.name); value && !field.fits(*value))
       return value->error(field.expectation);
   return Ok{};
 }
@@ -151,9 +166,12 @@ Status read_stream(const Json& body, GenerationFields& fields) {
     if (key != "include_usage" && key != "continuous_usage_stats" && key != "include_obfuscation")
       return options->member(i).error("is not a stream option");
   }
+  if (const auto obfuscation = options->find("include_obfuscation");
+      obfuscation && !is_bool(*obfuscation, false))
+    return obfuscation->error("must be false: the length of a chunk is that of its text");
   fields.include_usage = SPARROW_TRY(options->bool_or("include_usage", false));
-  fields.continuous_usage =
-      fields.include_usage && SPARROW_TRY(options->bool_or("continuous_usage_stats", false));
+  const bool continuous = SPARROW_TRY(options->bool_or("continuous_usage_stats", false));
+  fields.continuous_usage = fields.include_usage && continuous;
   return Ok{};
 }
 
@@ -229,7 +247,6 @@ Result<GenerationFields> read_generation_fields(const Json& body, const Defaults
     fields.wants_prompt_logprobs = true;
   }
   fields.request.priority = static_cast<int>(SPARROW_TRY(body.int_or("priority", 0, -1000000, 1000000)));
-  SPARROW_TRY(body.string_or("user", ""));
   if (const auto salt = body.find("cache_salt")) {
     fields.cache_salt = SPARROW_TRY(salt->as_string());
     if (fields.cache_salt->empty() || fields.cache_salt->size() > kMaxSaltBytes)

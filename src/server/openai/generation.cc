@@ -27,7 +27,7 @@ void merge_neighbours(std::vector<OutputDelta>& deltas) {
 
 Generation::Generation(const ServedModel& model, std::unique_ptr<Prepared> prepared,
                        std::string_view request_id)
-    : prepared_(std::move(prepared)), num_prompt_tokens_(prepared_->num_prompt_tokens()) {
+    : prepared_(std::move(prepared)), usage_{.prompt_tokens = prepared_->num_prompt_tokens()} {
   const bool chat = prepared_->endpoint == Endpoint::kChat;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   head_ = {.id = strf("{}-{}", chat ? "chatcmpl" : "cmpl", request_id),
@@ -42,14 +42,31 @@ Generation::Generation(const ServedModel& model, std::unique_ptr<Prepared> prepa
     answers_.push_back({.answer = Answer(model.tokenizer, prepared_->answer)});
 }
 
+void Generation::count(const TokenEvent& event) {
+  const auto entries = [](const TokenLogprobs& logprobs) {
+    return 1 + static_cast<int64_t>(logprobs.top.size());
+  };
+  num_unwritten_ += event.logprobs ? entries(*event.logprobs) : 1;
+  for (const TokenLogprobs& logprobs : event.prompt_logprobs)
+    num_unwritten_ += entries(logprobs) * prepared_->request.n;
+}
+
 bool Generation::take(TokenEvent event) {
   Output& output = answers_[static_cast<size_t>(event.output)];
-  if (output.answer.finished()) return false;
+  Answer& answer = output.answer;
+  if (answer.finished()) return false;
   output.dirty = true;
-  const bool goes_on = output.answer.take(std::move(event), output.deltas);
+  count(event);
+  const bool is_first_choice = event.output % prepared_->request.n == 0;
+  const int64_t cached = answer.num_cached_tokens(), reasoning = answer.num_reasoning_tokens();
+  const int64_t tokens = answer.num_tokens();
+  const bool goes_on = answer.take(std::move(event), output.deltas);
+  usage_.completion_tokens += answer.num_tokens() - tokens;
+  usage_.reasoning_tokens += answer.num_reasoning_tokens() - reasoning;
+  if (is_first_choice) usage_.cached_tokens += answer.num_cached_tokens() - cached;
   if (!goes_on) ++num_finished_;
   if (prepared_->request.logprobs) {
-    std::vector<TokenLogprobs> fresh = output.answer.take_logprobs();
+    std::vector<TokenLogprobs> fresh = answer.take_logprobs();
     std::move(fresh.begin(), fresh.end(), std::back_inserter(output.logprobs));
   }
   if (!streams()) {
@@ -78,8 +95,9 @@ std::optional<Error> Generation::failure() const {
 void Generation::append_chunks(std::string& out) {
   for (size_t i = 0; i < answers_.size(); ++i)
     if (answers_[i].dirty) append_chunk(out, static_cast<int>(i));
+  num_unwritten_ = 0;
   if (!finished() || usage_sent_ || !head_.include_usage) return;
-  append_usage_chunk(out, head_, prepared_->endpoint == Endpoint::kChat, usage());
+  append_usage_chunk(out, head_, prepared_->endpoint == Endpoint::kChat, usage_);
   usage_sent_ = true;
 }
 
@@ -109,9 +127,9 @@ void Generation::append_chunk(std::string& out, int index) {
     part.prompt_logprobs = answers_[prompt * n].answer.prompt_logprobs();
   }
   if (chat) {
-    append_chat_chunks(out, head_, part, usage());
+    append_chat_chunks(out, head_, part, usage_);
   } else if (echoes || !output.deltas.empty() || !output.logprobs.empty() || ends) {
-    output.text_offset = append_completion_chunk(out, head_, part, usage());
+    output.text_offset = append_completion_chunk(out, head_, part, usage_);
   }
   output.deltas.clear();
   output.logprobs.clear();
@@ -119,8 +137,8 @@ void Generation::append_chunk(std::string& out, int index) {
 
 std::string Generation::response() {
   const std::vector<Choice> all = choices();
-  return prepared_->endpoint == Endpoint::kChat ? chat_response(head_, all, usage())
-                                                : completion_response(head_, all, usage());
+  return prepared_->endpoint == Endpoint::kChat ? chat_response(head_, all, usage_)
+                                                : completion_response(head_, all, usage_);
 }
 
 std::vector<Choice> Generation::choices() {
@@ -145,18 +163,6 @@ std::vector<Choice> Generation::choices() {
     out.push_back(std::move(choice));
   }
   return out;
-}
-
-Usage Generation::usage() const {
-  Usage usage{.prompt_tokens = num_prompt_tokens_};
-  const auto n = static_cast<size_t>(prepared_->request.n);
-  for (size_t i = 0; i < answers_.size(); ++i) {
-    const Answer& answer = answers_[i].answer;
-    usage.completion_tokens += answer.num_tokens();
-    usage.reasoning_tokens += answer.num_reasoning_tokens();
-    if (i % n == 0) usage.cached_tokens += answer.num_cached_tokens();
-  }
-  return usage;
 }
 
 std::vector<std::string> Generation::finish_reasons() const {

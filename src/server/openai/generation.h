@@ -34,8 +34,9 @@ class Generation {
   // Whole answers, once finished.
   std::string response();
 
-  Usage usage() const;
-  int64_t num_prompt_tokens() const { return num_prompt_tokens_; }
+  const Usage& usage() const { return usage_; }
+  // Tokens and log-probabilities that the next append_chunks(), or response(), has to write: what it costs.
+  int64_t num_unwritten() const { return num_unwritten_; }
   // "stop", "length", ... of each output, after finished().
   std::vector<std::string> finish_reasons() const;
 
@@ -50,6 +51,7 @@ class Generation {
     int64_t text_offset = 0;
   };
 
+  void count(const TokenEvent& event);
   void append_chunk(std::string& out, int index);
   std::vector<Choice> choices();
 
@@ -57,7 +59,8 @@ class Generation {
   ResponseHead head_;
   std::vector<Output> answers_;
   int num_finished_ = 0;
-  int64_t num_prompt_tokens_;
+  Usage usage_;
+  int64_t num_unwritten_ = 0;
   bool usage_sent_ = false;
 };
 

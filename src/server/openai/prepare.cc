@@ -187,7 +187,7 @@ Result<std::unique_ptr<Prepared>> prepare(Endpoint endpoint, std::string_view bo
   JsonDocument document = SPARROW_TRY(JsonDocument::parse(body, "the request's body", kBodyLimits));
   auto prepared =
       std::unique_ptr<Prepared>(new Prepared{.endpoint = endpoint, .document = std::move(document)});
-  const Json root = prepared->document.root();
+  const Json root = prepared->document->root();
   if (endpoint == Endpoint::kChat) {
     SPARROW_TRY(prepare_chat(root, model, tenant, *prepared));
   } else {
@@ -196,6 +196,8 @@ Result<std::unique_ptr<Prepared>> prepare(Endpoint endpoint, std::string_view bo
   prepared->answer.stop = prepared->fields.stop;
   prepared->answer.include_stop = prepared->fields.include_stop_in_output;
   SPARROW_TRY(set_max_tokens(*prepared, model.defaults));
+  // It may be many times the size of the body, and the answer may take minutes.
+  if (!root.find("tools")) prepared->document.reset();
   return prepared;
 }
 

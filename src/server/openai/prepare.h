@@ -35,7 +35,7 @@ enum class Endpoint { kChat, kCompletion };
 // A request that is ready to run.
 struct Prepared {
   Endpoint endpoint;
-  JsonDocument document;  // `tools` points into it
+  std::optional<JsonDocument> document;  // where there are tools, which point into it
   GenerationFields fields;
   Request request;
   ToolSet tools;         // `answer.parser` points to it

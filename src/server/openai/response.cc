@@ -265,7 +265,7 @@ std::string completion_response(const ResponseHead& head, std::span<const Choice
   for (size_t i = 0; i < choices.size(); ++i) {
     const Choice& choice = choices[i];
     json.begin_object().key("index").integer(i);
-    json.key("text").string(choice.echoed_text + choice.output.content);
+    json.key("text").string(std::string(choice.echoed_text) + choice.output.content);
     write_completion_logprobs(json, *head.tokenizer, choice.wants_logprobs, choice.echoed_ids,
                               choice.prompt_logprobs, choice.logprobs, 0);
     json.key("finish_reason").string(choice.finish_reason);

@@ -35,11 +35,13 @@ struct Choice {
   ParsedOutput output;
   std::string finish_reason, stop_string;
   bool wants_logprobs = false;
-  std::vector<TokenLogprobs> logprobs, prompt_logprobs;
+  std::vector<TokenLogprobs> logprobs;
   bool wants_prompt_logprobs = false;
+  // Borrowed: all choices of a prompt have the same.
+  std::span<const TokenLogprobs> prompt_logprobs;
   // Of text completions with echo.
-  std::string echoed_text;
-  std::vector<int32_t> echoed_ids;
+  std::string_view echoed_text;
+  std::span<const int32_t> echoed_ids;
 };
 
 std::string chat_response(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage);

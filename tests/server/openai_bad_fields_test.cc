@@ -1,0 +1,198 @@
+// SPDX-License-Identifier: Apache-2.0
+// What requests must not say: every bad field is named, with its value, and none is ignored.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "support/openai_requests.h"
+
+namespace sparrow::openai {
+namespace {
+
+using testing::HasSubstr;
+
+struct BadField {
+  const char* name;
+  const char* extra;    // after the messages
+  const char* field;    // that the error names
+  const char* message;  // part of what it says
+};
+
+const BadField kBadFields[] = {
+    {"UnknownField", R"(,"temprature":1)", "temprature", "is not a field"},
+    {"TemperatureString", R"(,"temperature":"hot")", "temperature", "\"hot\""},
+    {"TemperatureTooHigh", R"(,"temperature":2.5)", "temperature", "from 0 to 2"},
+    {"TemperatureNegative", R"(,"temperature":-0.1)", "temperature", "from 0 to 2"},
+    {"TopPZero", R"(,"top_p":0)", "top_p", "above 0"},
+    {"TopPAboveOne", R"(,"top_p":1.01)", "top_p", "from 0 to 1"},
+    {"TopPList", R"(,"top_p":[1])", "top_p", "number"},
+    {"TopKFraction", R"(,"top_k":1.5)", "top_k", "integer"},
+    {"TopKBelowMinusOne", R"(,"top_k":-2)", "top_k", "-2"},
+    {"MinPAboveOne", R"(,"min_p":2)", "min_p", "from 0 to 1"},
+    {"NZero", R"(,"n":0)", "n", "0"},
+    {"NHuge", R"(,"n":1000000000000)", "n", "1000000000000"},
+    {"NBool", R"(,"n":true)", "n", "true"},
+    {"SeedString", R"(,"seed":"x")", "seed", "\"x\""},
+    {"SeedTooLarge", R"(,"seed":99999999999999999999)", "seed", "integer"},
+    {"MaxTokensNegative", R"(,"max_tokens":-1)", "max_tokens", "-1"},
+    {"MaxTokensBeyondContext", R"(,"max_tokens":5000)", "max_tokens", "4096"},
+    {"MaxTokensContradict", R"(,"max_tokens":5,"max_completion_tokens":6)", "max_completion_tokens",
+     "contradicts"},
+    {"MinAboveMax", R"(,"max_tokens":5,"min_tokens":6)", "min_tokens", "more than max_tokens"},
+    {"StopEmpty", R"(,"stop":"")", "stop", "1 to"},
+    {"StopNumber", R"(,"stop":3)", "stop", "list"},
+    {"StopListOfNumbers", R"(,"stop":[3])", "stop[0]", "string"},
+    {"StopIdOutOfRange", R"(,"stop_token_ids":[400])", "stop_token_ids[0]", "400"},
+    {"StopIdNegative", R"(,"stop_token_ids":[-1])", "stop_token_ids[0]", "-1"},
+    {"BiasNotAnId", R"(,"logit_bias":{"x":1})", "logit_bias.x", "token id"},
+    {"BiasIdOutOfRange", R"(,"logit_bias":{"400":1})", "logit_bias.400", "below 400"},
+    {"BiasTooLarge", R"(,"logit_bias":{"1":101})", "logit_bias.1", "-100 to 100"},
+    {"BiasList", R"(,"logit_bias":[1])", "logit_bias", "object"},
+    {"AllowedEmpty", R"(,"allowed_token_ids":[])", "allowed_token_ids", "list of token ids"},
+    {"LogprobsNumber", R"(,"logprobs":5)", "logprobs", "5"},
+    {"TopLogprobsAlone", R"(,"top_logprobs":5)", "top_logprobs", "needs logprobs"},
+    {"TopLogprobsTooMany", R"(,"logprobs":true,"top_logprobs":21)", "top_logprobs", "21"},
+    {"PromptLogprobsNegative", R"(,"prompt_logprobs":-1)", "prompt_logprobs", "-1"},
+    {"StreamString", R"(,"stream":"yes")", "stream", "\"yes\""},
+    {"StreamOptionsWithoutStream", R"(,"stream_options":{"include_usage":true})", "stream_options",
+     "stream is true"},
+    {"StreamOptionUnknown", R"(,"stream":true,"stream_options":{"x":1})", "stream_options.x",
+     "not a stream option"},
+    {"ToolsObject", R"(,"tools":{})", "tools", "list"},
+    {"ToolWithoutFunction", R"(,"tools":[{"type":"function"}])", "tools[0].function", "missing"},
+    {"ToolWithoutName", R"(,"tools":[{"type":"function","function":{}}])", "tools[0].function.name",
+     "missing"},
+    {"ToolNameWithQuote", R"(,"tools":[{"type":"function","function":{"name":"a\"b"}}])",
+     "tools[0].function.name", "name"},
+    {"ToolChoiceUnknown", R"(,"tool_choice":"any")", "tool_choice", "\"any\""},
+    {"RequiredWithoutTools", R"(,"tool_choice":"required")", "tool_choice", "needs tools"},
+    {"NamedToolMissing",
+     R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"g"}})",
+     "tool_choice.function.name", "one of the tools"},
+    {"PromptLogprobsInAStream", R"(,"stream":true,"prompt_logprobs":1)", "prompt_logprobs", "with stream"},
+    {"ForcedCallOfAllowedIds",
+     R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required","allowed_token_ids":[5])",
+     "allowed_token_ids", "tool_choice"},
+    {"ForcedCallOfAControlToken",
+     R"(,"tools":[{"type":"function","function":{"name":"[e~["}}],"tool_choice":"required")", "tools",
+     "cannot write"},
+    {"ResponseFormatJson", R"(,"response_format":{"type":"json_object"})", "response_format.type",
+     "not supported yet"},
+    {"ChatTemplate", R"(,"chat_template":"{{ 1 }}")", "chat_template", "not taken from requests"},
+    {"Functions", R"(,"functions":[])", "functions", "use tools"},
+    {"Audio", R"(,"audio":{})", "audio", "not supported"},
+    {"BeamSearch", R"(,"use_beam_search":true)", "use_beam_search", "must be false"},
+    {"BestOf", R"(,"best_of":2)", "best_of", "use n"},
+    {"Store", R"(,"store":true)", "store", "must be false"},
+    {"SaltEmpty", R"(,"cache_salt":"")", "cache_salt", "1 to"},
+    {"UserNumber", R"(,"user":5)", "user", "5"},
+    {"PriorityHuge", R"(,"priority":1e12)", "priority", "1000000000000"},
+    {"EffortUnknown", R"(,"reasoning_effort":"max")", "reasoning_effort", "\"max\""},
+    {"EffortContradicts", R"(,"reasoning_effort":"none","chat_template_kwargs":{"enable_thinking":true})",
+     "reasoning_effort", "contradicts"},
+    {"ContinueAndGenerate", R"(,"continue_final_message":true,"add_generation_prompt":true)",
+     "add_generation_prompt", "must be false"},
+    {"ModelNumber", R"(,"model":5)", "model", "5"},
+    {"MinTokensNegative", R"(,"min_tokens":-1)", "min_tokens", "-1"},
+    {"MinPNegative", R"(,"min_p":-0.1)", "min_p", "from 0 to 1"},
+    {"StopIdsTooMany", nullptr, "stop_token_ids", "at most 256"},
+    {"StopsTooMany", nullptr, "stop", "at most 32"},
+    {"PresenceTooHigh", R"(,"presence_penalty":2.1)", "presence_penalty", "from -2 to 2"},
+    {"FrequencyTooLow", R"(,"frequency_penalty":-2.1)", "frequency_penalty", "from -2 to 2"},
+    {"RepetitionZero", R"(,"repetition_penalty":0)", "repetition_penalty", "from 0.01 to 100"},
+    {"AllowedOutOfRange", R"(,"allowed_token_ids":[400])", "allowed_token_ids[0]", "400"},
+    {"PromptLogprobsTooMany", R"(,"prompt_logprobs":21)", "prompt_logprobs", "21"},
+    {"PriorityFraction", R"(,"priority":0.5)", "priority", "0.5"},
+    {"SaltTooLong", nullptr, "cache_salt", "1 to 256"},
+    {"MaxCompletionTokensNegative", R"(,"max_completion_tokens":-1)", "max_completion_tokens", "-1"},
+    {"UsageNumber", R"(,"stream":true,"stream_options":{"include_usage":1})", "stream_options.include_usage",
+     "1"},
+    {"ContinuousUsageNumber", R"(,"stream":true,"stream_options":{"continuous_usage_stats":1})",
+     "stream_options.continuous_usage_stats", "1"},
+    {"Obfuscation", R"(,"stream":true,"stream_options":{"include_obfuscation":true})",
+     "stream_options.include_obfuscation", "must be false"},
+    {"ToolOfAnotherType", R"(,"tools":[{"type":"custom","function":{"name":"f"}}])", "tools[0].type",
+     "must be function"},
+    {"FunctionCall", R"(,"function_call":"auto")", "function_call", "use tool_choice"},
+    {"ModalitiesAudio", R"(,"modalities":["audio"])", "modalities", "must be [\"text\"]"},
+    {"SpecialTokensInTheText", R"(,"skip_special_tokens":false)", "skip_special_tokens", "must be true"},
+    {"AnotherTier", R"(,"service_tier":"priority")", "service_tier", "one tier"},
+    {"RetentionOfADay", R"(,"prompt_cache_retention":"24h")", "prompt_cache_retention", "in_memory"},
+    {"KwargUnknown", R"(,"chat_template_kwargs":{"x":1})", "chat_template_kwargs.x", "x"},
+};
+
+// Those that are too long to be written down.
+std::string long_field(std::string_view name) {
+  if (name == "cache_salt") return strf(R"(,"cache_salt":"{}")", std::string(257, 's'));
+  std::string list;
+  for (int i = 0; i < 257; ++i) list += name == "stop" ? ",\"s\"" : ",5";
+  return strf(R"(,"{}":[{}])", name, list.substr(1));
+}
+
+class BadFieldTest : public OpenAiRequests, public testing::WithParamInterface<BadField> {};
+
+TEST_P(BadFieldTest, IsNamedWithItsValue) {
+  const auto result = chat(GetParam().extra ? GetParam().extra : long_field(GetParam().field));
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().field, GetParam().field) << result.error().message;
+  EXPECT_THAT(result.error().message, HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(OpenAi, BadFieldTest, testing::ValuesIn(kBadFields),
+                         [](const auto& info) { return info.param.name; });
+
+// A list of an object is right for none of them.
+TEST_F(OpenAiRequests, NoFieldTakesAValueOfAnotherType) {
+  const auto refuses = [&](Endpoint endpoint, const std::string& rest, const char* field) {
+    const auto result = prepare(endpoint, strf(R"({{"{}":[{{}}]{}}})", field, rest), model_);
+    ASSERT_FALSE(result.ok()) << field;
+    EXPECT_THAT(result.error().field, testing::StartsWith(field)) << result.error().message;
+  };
+  const char* const shared[] = {"model",
+                                "n",
+                                "stop",
+                                "include_stop_str_in_output",
+                                "stop_token_ids",
+                                "ignore_eos",
+                                "min_tokens",
+                                "max_tokens",
+                                "temperature",
+                                "top_p",
+                                "top_k",
+                                "min_p",
+                                "seed",
+                                "logit_bias",
+                                "presence_penalty",
+                                "frequency_penalty",
+                                "repetition_penalty",
+                                "allowed_token_ids",
+                                "logprobs",
+                                "prompt_logprobs",
+                                "priority",
+                                "cache_salt",
+                                "user",
+                                "metadata",
+                                "store",
+                                "service_tier",
+                                "skip_special_tokens",
+                                "spaces_between_special_tokens",
+                                "best_of",
+                                "use_beam_search",
+                                "stream",
+                                "stream_options"};
+  for (const char* field : shared) {
+    refuses(Endpoint::kChat, R"(,"messages":[{"role":"user","content":"hi"}])", field);
+    refuses(Endpoint::kCompletion, R"(,"prompt":"hi")", field);
+  }
+  for (const char* field :
+       {"tools", "tool_choice", "parallel_tool_calls", "functions", "function_call", "max_completion_tokens",
+        "top_logprobs", "chat_template", "chat_template_kwargs", "reasoning_effort", "response_format",
+        "modalities", "add_generation_prompt", "continue_final_message", "safety_identifier",
+        "prompt_cache_key", "prompt_cache_retention", "audio"})
+    refuses(Endpoint::kChat, R"(,"messages":[{"role":"user","content":"hi"}])", field);
+  for (const char* field : {"echo", "suffix"}) refuses(Endpoint::kCompletion, R"(,"prompt":"hi")", field);
+  refuses(Endpoint::kChat, "", "messages");
+  refuses(Endpoint::kCompletion, "", "prompt");
+}
+
+}  // namespace
+}  // namespace sparrow::openai

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// The fields of a request, each by what it does to the answer of a running server. What is refused is in
+// openai_bad_fields_test.cc.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/json.h"
+#include "support/service_fixture.h"
+
+namespace sparrow {
+namespace {
+
+using namespace test;
+using std::chrono::milliseconds;
+using testing::HasSubstr;
+using testing::Not;
+
+class ServiceFields : public ServiceTest {
+ protected:
+  struct Answer {
+    std::string text, finish_reason;
+    int64_t tokens = 0;
+  };
+
+  RawResponse complete(const std::string& fields) const {
+    return ask(json_post("/v1/completions", R"({"prompt":"the fox")" + fields + "}"));
+  }
+  // Of the first choice of a text completion.
+  Answer answer(const std::string& fields) const {
+    const RawResponse response = complete(fields);
+    EXPECT_EQ(response.status, 200) << response.body;
+    const JsonDocument document = JsonDocument::parse(response.body, "answer").value();
+    const Json choice = document.root().at("choices").value().element(0);
+    return {.text = choice.at("text").value().as_string().value(),
+            .finish_reason = choice.at("finish_reason").value().as_string().value(),
+            .tokens =
+                document.root().at("usage").value().at("completion_tokens").value().as_int(0, 1000).value()};
+  }
+  static std::string greedy() { return R"(,"temperature":0,"ignore_eos":true,"max_tokens":24)"; }
+  // Greedy output of one token, as long as that may be drawn, and then of another.
+  static std::string either(int32_t preferred, int32_t other) {
+    return strf(R"(,"temperature":0,"max_tokens":9,"allowed_token_ids":[{0},{1}],"logit_bias":{{"{0}":100}})",
+                preferred, other);
+  }
+  int32_t id_of(std::string_view text) const { return shared_tokenizer().encode(text).value().at(0); }
+};
+
+TEST_F(ServiceFields, AllowedIdsAndBiasDecideWhatIsDrawn) {
+  start();
+  EXPECT_EQ(answer(either(id_of("x"), id_of("z"))).text, "xxxxxxxxx");
+  EXPECT_EQ(answer(either(id_of("z"), id_of("x"))).text, "zzzzzzzzz");
+}
+
+TEST_F(ServiceFields, AStopIdEndsTheAnswerAndMinTokensPutsItOff) {
+  start();
+  const std::string fields = either(id_of("x"), id_of("z")) + strf(R"(,"stop_token_ids":[{}])", id_of("x"));
+  const Answer stopped = answer(fields);
+  EXPECT_EQ(stopped.finish_reason, "stop");
+  EXPECT_EQ(stopped.tokens, 1);
+  const Answer later = answer(fields + R"(,"min_tokens":3)");
+  EXPECT_EQ(later.finish_reason, "stop");
+  EXPECT_THAT(later.text, testing::StartsWith("zzz"));
+  EXPECT_EQ(later.tokens, 4);
+}
+
+TEST_F(ServiceFields, IgnoreEosGoesOnPastTheEnd) {
+  start();
+  const std::string fields = either(shared_model().config().eos_token_ids.at(0), id_of("z"));
+  EXPECT_EQ(answer(fields).tokens, 1);
+  EXPECT_EQ(answer(fields).finish_reason, "stop");
+  EXPECT_EQ(answer(fields + R"(,"ignore_eos":true)").tokens, 9);
+  EXPECT_EQ(answer(fields + R"(,"ignore_eos":true)").finish_reason, "length");
+}
+
+TEST_F(ServiceFields, AStopStringIsLeftOutUnlessItIsWanted) {
+  start();
+  const std::string fields = either(id_of("x"), id_of("z")) + R"(,"stop":["xxx"])";
+  EXPECT_EQ(answer(fields).text, "");
+  EXPECT_EQ(answer(fields).finish_reason, "stop");
+  EXPECT_EQ(answer(fields + R"(,"include_stop_str_in_output":true)").text, "xxx");
+}
+
+TEST_F(ServiceFields, WhatNarrowsTheChoiceToOneTokenIsGreedy) {
+  start();
+  const std::string greedy_text = answer(greedy()).text;
+  const std::string hot = R"(,"temperature":2,"seed":3,"ignore_eos":true,"max_tokens":24)";
+  EXPECT_NE(answer(hot).text, greedy_text);
+  EXPECT_EQ(answer(hot + R"(,"top_k":1)").text, greedy_text);
+  EXPECT_EQ(answer(hot + R"(,"top_p":0.000001)").text, greedy_text);
+  EXPECT_EQ(answer(hot + R"(,"min_p":1)").text, greedy_text);
+}
+
+TEST_F(ServiceFields, ASeedRepeatsTheDrawsAndAnotherDoesNot) {
+  start();
+  const std::string hot = R"(,"temperature":2,"ignore_eos":true,"max_tokens":24)";
+  EXPECT_EQ(answer(hot + R"(,"seed":3)").text, answer(hot + R"(,"seed":3)").text);
+  EXPECT_NE(answer(hot + R"(,"seed":3)").text, answer(hot + R"(,"seed":4)").text);
+  EXPECT_NE(answer(hot).text, answer(hot).text);
+}
+
+TEST_F(ServiceFields, PenaltiesChangeAGreedyAnswer) {
+  start();
+  // Without one the same token comes again and again.
+  const std::string same =
+      strf(R"(,"temperature":0,"max_tokens":60,"allowed_token_ids":[{0},{1}],"logit_bias":{{"{0}":40}})",
+           id_of("x"), id_of("z"));
+  EXPECT_EQ(answer(same).text, std::string(60, 'x'));
+  EXPECT_THAT(answer(same + R"(,"frequency_penalty":2)").text, HasSubstr("z"));
+  const std::string text = answer(greedy()).text;
+  EXPECT_NE(answer(greedy() + R"(,"presence_penalty":2)").text, text);
+  EXPECT_NE(answer(greedy() + R"(,"repetition_penalty":3)").text, text);
+}
+
+TEST_F(ServiceFields, LengthsAreKept) {
+  start();
+  EXPECT_EQ(answer(R"(,"ignore_eos":true)").tokens, 16);
+  EXPECT_EQ(answer(R"(,"ignore_eos":true,"max_tokens":5)").tokens, 5);
+  EXPECT_EQ(answer(R"(,"max_tokens":0,"echo":true)").text, "the fox");
+  EXPECT_THAT(chat(R"(,"max_completion_tokens":3)").body, HasSubstr(R"("completion_tokens":3)"));
+}
+
+TEST_F(ServiceFields, EchoPutsThePromptFirst) {
+  start();
+  const std::string text = answer(greedy()).text;
+  EXPECT_EQ(answer(greedy() + R"(,"echo":true)").text, "the fox" + text);
+  const std::string with_logprobs = complete(greedy() + R"(,"echo":true,"logprobs":0)").body;
+  const JsonDocument document = JsonDocument::parse(with_logprobs, "answer").value();
+  const Json logprobs = document.root().at("choices").value().element(0).at("logprobs").value();
+  EXPECT_EQ(logprobs.at("tokens").value().size(), 24 + shared_tokenizer().encode("the fox").value().size());
+}
+
+TEST_F(ServiceFields, PromptLogprobsHaveAnEntryForEachPromptToken) {
+  start();
+  EXPECT_THAT(complete(R"(,"max_tokens":1)").body, HasSubstr(R"("prompt_logprobs":null)"));
+  const std::string body = complete(R"(,"max_tokens":1,"prompt_logprobs":2)").body;
+  const JsonDocument document = JsonDocument::parse(body, "answer").value();
+  const Json entries = document.root().at("choices").value().element(0).at("prompt_logprobs").value();
+  ASSERT_EQ(entries.size(), shared_tokenizer().encode("the fox").value().size());
+  EXPECT_TRUE(entries.element(0).is_null());
+  EXPECT_GE(entries.element(1).size(), 2u);
+}
+
+TEST_F(ServiceFields, LogprobsOfAChatHaveAsManyAlternativesAsWanted) {
+  start();
+  EXPECT_THAT(chat(R"(,"max_tokens":2)").body, HasSubstr(R"("logprobs":null)"));
+  const std::string body = chat(R"(,"max_tokens":2,"logprobs":true,"top_logprobs":3)").body;
+  const JsonDocument document = JsonDocument::parse(body, "answer").value();
+  const Json content =
+      document.root().at("choices").value().element(0).at("logprobs").value().at("content").value();
+  ASSERT_EQ(content.size(), 2u);
+  EXPECT_EQ(content.element(0).at("top_logprobs").value().size(), 3u);
+}
+
+TEST_F(ServiceFields, UsageComesInAStreamWhereItIsAskedFor) {
+  start();
+  const std::string stream = R"(,"max_tokens":3,"stream":true)";
+  EXPECT_THAT(chat(stream).body, Not(HasSubstr("usage")));
+  const std::string at_the_end = chat(stream + R"(,"stream_options":{"include_usage":true})").body;
+  EXPECT_THAT(at_the_end, HasSubstr(R"("usage":null)"));
+  EXPECT_THAT(at_the_end, HasSubstr(R"("completion_tokens":3)"));
+  const std::string always =
+      chat(stream + R"(,"stream_options":{"include_usage":true,"continuous_usage_stats":true})").body;
+  EXPECT_THAT(always, Not(HasSubstr(R"("usage":null)")));
+  EXPECT_THAT(always, HasSubstr(R"("completion_tokens":1)"));
+}
+
+TEST_F(ServiceFields, ASmallerPriorityRunsFirst) {
+  start({.cache_tokens = kBlocks * kBlockTokens,
+         .threads = 1,
+         .max_model_tokens = 2048,
+         .max_batch_tokens = 256,
+         .max_sequences = 1});
+  const auto send = [&](const std::string& fields) {
+    RawClient client(server_->port());
+    const int before = engine_->stats().live_requests;
+    client.send(json_post("/v1/chat/completions", chat_body(fields)));
+    while (engine_->stats().live_requests == before) std::this_thread::sleep_for(milliseconds(1));
+    return client;
+  };
+  const RawClient running = send(R"(,"max_tokens":1500)");
+  const RawClient first = send(R"(,"max_tokens":2)"), second = send(R"(,"max_tokens":2,"priority":-1)");
+  const std::vector<WaitingSequence> waiting = engine_->waiting();
+  ASSERT_EQ(waiting.size(), 2u);
+  EXPECT_GT(waiting[0].request, waiting[1].request) << "the one that came last is the first of the queue";
+}
+
+TEST_F(ServiceFields, WhatIsForTheRecordsChangesNothing) {
+  start();
+  const std::string fields =
+      R"(,"user":"u","metadata":{"a":"b"},"service_tier":"auto","store":false,"best_of":1)"
+      R"(,"use_beam_search":false,"skip_special_tokens":true,"spaces_between_special_tokens":false)";
+  EXPECT_EQ(answer(greedy() + fields).text, answer(greedy()).text);
+  EXPECT_EQ(chat(R"(,"max_tokens":2,"safety_identifier":"s","prompt_cache_key":"k",)"
+                 R"("prompt_cache_retention":"in_memory","modalities":["text"],)"
+                 R"("response_format":{"type":"text"})")
+                .status,
+            200);
+}
+
+}  // namespace
+}  // namespace sparrow
