@@ -73,9 +73,11 @@ Report run_cancel(const LoadOptions& options) {
                                  {"--max-queued-requests", std::to_string(2 * num_streams)}));
   const std::string question = post("/v1/chat/completions", chat_body("the same as before", 8, false));
   const std::string before = call(server.port(), question).body;
-  const int idle_files = server.num_files();
+  const int idle_files = server.num_files_at_rest();
+  const double idle_mb = server.memory().other_mb;
   report.fact("streams at once", num_streams);
   for (const Storm& storm : kStorms) run_storm(report, server, num_streams, idle_files, storm);
+  report.memory("memory above idle, after all", server.memory().other_mb - idle_mb, options.brief ? 16 : 64);
   const auto metrics = server.metrics();
   report.fact("requests abandoned", metrics.at("sparrow:requests_rejected_total"));
   report.fact("preemptions", metrics.at("vllm:num_preemptions_total"));

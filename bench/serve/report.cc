@@ -53,6 +53,15 @@ void Report::goal(std::string name, bool ok, double value, std::string unit, std
   rows_.push_back({std::move(name), value, std::move(unit), std::move(wanted), Row::Kind::kGoal, ok});
 }
 
+void Report::memory(std::string name, double mb, double most_mb) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  constexpr Row::Kind kKind = Row::Kind::kGoal;
+#else
+  constexpr Row::Kind kKind = Row::Kind::kCheck;
+#endif
+  rows_.push_back({std::move(name), mb, "MB", strf("< {:.0f}", most_mb), kKind, mb < most_mb});
+}
+
 bool Report::ok(bool with_goals) const {
   return std::all_of(rows_.begin(), rows_.end(),
                      [&](const Row& row) { return row.ok || (row.kind == Row::Kind::kGoal && !with_goals); });

@@ -57,7 +57,11 @@ Report run_requests(const LoadOptions& options) {
     measure(report, server, "no key", "", seconds);
   }
   ServerProcess server(flags_for(options, options.tiny_model, 64, {"--api-key", kKey}));
+  const int idle_files = server.num_files_at_rest();
+  const double idle_mb = server.memory().other_mb;
   measure(report, server, "key", kKey, seconds);
+  report.memory("key: growth of memory", server.memory().other_mb - idle_mb, 8);
+  leaves_nothing(report, "key: ", server, idle_files);
   const int refused = call(server.port(), get("/v1/models", "sk-wrong")).status;
   report.check("status for a wrong key", refused == 401, refused, "", "401");
   return report;

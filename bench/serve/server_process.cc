@@ -142,13 +142,45 @@ Memory ServerProcess::memory() const {
   return memory;
 }
 
-int ServerProcess::num_files() const {
-  int count = 0;
+std::vector<std::string> ServerProcess::files() const {
+  std::vector<std::string> out;
   std::error_code ignored;
   for (auto entry = std::filesystem::directory_iterator(strf("/proc/{}/fd", pid_), ignored);
        entry != std::filesystem::directory_iterator(); entry.increment(ignored))
-    ++count;
+    out.push_back(strf("{} {}", entry->path().filename().string(),
+                       std::filesystem::read_symlink(entry->path(), ignored).string()));
+  return out;
+}
+
+int ServerProcess::num_files_at_rest() const {
+  constexpr int kSameInARow = 10;
+  int count = num_files();
+  for (int same = 0; same < kSameInARow;) {
+    std::this_thread::sleep_for(kPoll);
+    const int now = num_files();
+    same = now == count ? same + 1 : 0;
+    count = now;
+  }
   return count;
+}
+
+ThreadTime ThreadTime::read(const std::string& folder) {
+  double running_ns = 0, waiting_ns = 0;
+  std::ifstream(folder + "/schedstat") >> running_ns >> waiting_ns;
+  return {running_ns * 1e-6, waiting_ns * 1e-6};
+}
+
+ThreadTime ServerProcess::thread(int id) const {
+  return ThreadTime::read(strf("/proc/{}/task/{}", pid_, id));
+}
+
+std::map<int, ThreadTime> ServerProcess::threads() const {
+  std::map<int, ThreadTime> out;
+  for (const auto& entry : std::filesystem::directory_iterator(strf("/proc/{}/task", pid_))) {
+    const int id = std::atoi(entry.path().filename().c_str());
+    out[id] = thread(id);
+  }
+  return out;
 }
 
 double ServerProcess::cpu_seconds() const {

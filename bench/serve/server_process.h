@@ -26,6 +26,13 @@ struct Memory {
   double files_mb = 0;  // of mapped files: the weights
 };
 
+// What the scheduler says of a thread.
+struct ThreadTime {
+  double running_ms = 0;
+  double waiting_ms = 0;                              // for a CPU, ready to run
+  static ThreadTime read(const std::string& folder);  // "/proc/thread-self"
+};
+
 class ServerProcess {
  public:
   // Returns when it answers. Ends the program with a message if it does not start.
@@ -37,8 +44,14 @@ class ServerProcess {
   int port() const { return port_; }
   bool running();
   Memory memory() const;
-  int num_files() const;
+  // Open descriptors, what each is: "7 socket:[4711]".
+  std::vector<std::string> files() const;
+  int num_files() const { return static_cast<int>(files().size()); }
+  // Their number once it has stopped changing: connections that we have closed take a moment to go.
+  int num_files_at_rest() const;
   double cpu_seconds() const;
+  std::map<int, ThreadTime> threads() const;  // by their ids
+  ThreadTime thread(int id) const;
 
   // Values of /metrics by name, those of several label sets added up.
   std::map<std::string, double> metrics() const;
