@@ -83,9 +83,8 @@ class Scheduler {
   // such step, because others want to run as well, a prompt is not done or a block is missing.
   const StepPlan* plan_ahead(SchedulerTime now);
 
-  // The older of the planned steps has run. `sampled`: PlanSlice::num_samples ids for each slice, in order;
-  // those of a sequence that was finished meanwhile are passed over. The caller ends what has reached its
-  // end.
+  // The older planned step has run. `sampled`: PlanSlice::num_samples ids for each slice, in order; those of
+  // a sequence that was finished meanwhile are passed over. The caller ends what has reached its end.
   void commit(std::span<const int32_t> sampled);
 
   const Sequence* find(SequenceId id) const;                     // nullptr: there is none
@@ -139,7 +138,6 @@ class Scheduler {
   SequenceId next_id_ = 1;
   SchedulerTime earliest_deadline_ = SchedulerTime::max();  // of the queue, or earlier
 
-  // The step in the making, or the older one of those that run.
   int num_planned_ = 0;  // steps that are not committed: at most two
   uint64_t step_ = 0;
   int64_t num_growing_ = 0;  // running sequences that may yet need more blocks

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/byte_size.h"
+#include "cli/args/byte_size.h"
 
 #include <gtest/gtest.h>
 

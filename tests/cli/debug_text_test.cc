@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // sparrow debug text: every line is answered, in order, whatever it holds.
-#include "cli/debug_text.h"
+#include "cli/run/debug_text.h"
 
 #include <gtest/gtest.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The doctor, on machines made of files.
-#include "cli/doctor.h"
+#include "cli/plan/doctor.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>

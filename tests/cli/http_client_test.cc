@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/http_client.h"
+#include "cli/serve/http_client.h"
 
 #include <gtest/gtest.h>
 

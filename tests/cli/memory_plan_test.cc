@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The plan of a model's memory: the real M3 against published sizes, and small ones against what a process
 // allocates.
-#include "cli/memory_plan.h"
+#include "cli/plan/memory_plan.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/prompts_file.h"
+#include "cli/run/prompts_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

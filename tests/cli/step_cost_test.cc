@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/step_cost.h"
+#include "cli/bench/step_cost.h"
 
 #include <gtest/gtest.h>
 
-#include "cli/step_picture.h"
+#include "cli/bench/step_picture.h"
 #include "model/ledger.h"
 #include "support/m3_config.h"
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/token_ids.h"
+#include "cli/args/token_ids.h"
 
 #include <gtest/gtest.h>
 
 #include <filesystem>
 #include <fstream>
 
-#include "cli/suggest.h"
+#include "cli/args/suggest.h"
 
 namespace sparrow::cli {
 namespace {

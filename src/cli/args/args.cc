@@ -4,10 +4,10 @@
 #include <cstdio>
 
 #include "base/dtype.h"
-#include "cli/args_parts.h"
+#include "cli/args/args_parts.h"
+#include "cli/args/suggest.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"
-#include "cli/suggest.h"
 #include "model/synthetic.h"
 
 namespace sparrow::cli {

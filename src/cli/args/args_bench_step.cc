@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <CLI/CLI.hpp>
 
-#include "cli/args_parts.h"
-#include "cli/bench_step.h"
+#include "cli/args/args_parts.h"
+#include "cli/bench/bench_step.h"
 
 namespace sparrow::cli {
 

@@ -4,12 +4,12 @@
 
 #include <string>
 
-#include "cli/bench_step.h"
-#include "cli/chat.h"
-#include "cli/doctor.h"
+#include "cli/bench/bench_step.h"
 #include "cli/load_options.h"
-#include "cli/plan.h"
-#include "cli/serve.h"
+#include "cli/plan/doctor.h"
+#include "cli/plan/plan.h"
+#include "cli/serve/chat.h"
+#include "cli/serve/serve.h"
 
 namespace CLI {
 class App;

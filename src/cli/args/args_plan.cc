@@ -3,7 +3,7 @@
 // share.
 #include <CLI/CLI.hpp>
 
-#include "cli/args_parts.h"
+#include "cli/args/args_parts.h"
 
 namespace sparrow::cli {
 

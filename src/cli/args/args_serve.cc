@@ -2,7 +2,7 @@
 // The command lines of `sparrow serve` and of its client, `sparrow chat`.
 #include <CLI/CLI.hpp>
 
-#include "cli/args_parts.h"
+#include "cli/args/args_parts.h"
 
 namespace sparrow::cli {
 namespace {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/suggest.h"
+#include "cli/args/suggest.h"
 
 #include <algorithm>
 #include <numeric>

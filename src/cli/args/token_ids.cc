@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/token_ids.h"
+#include "cli/args/token_ids.h"
 
 #include <charconv>
 #include <limits>

@@ -10,7 +10,7 @@
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"
-#include "cli/stream_set.h"
+#include "cli/run/stream_set.h"
 
 namespace sparrow::cli {
 namespace {

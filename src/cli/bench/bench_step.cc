@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `sparrow bench step`: the time of one step of one rank, part by part, beside the floor of each part.
-#include "cli/bench_step.h"
+#include "cli/bench/bench_step.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -9,9 +9,9 @@
 
 #include "base/json_writer.h"
 #include "base/progress.h"
+#include "cli/bench/step_cost.h"
+#include "cli/bench/step_picture.h"
 #include "cli/load_model.h"
-#include "cli/step_cost.h"
-#include "cli/step_picture.h"
 #include "engine/model_runner.h"
 #include "model/synthetic.h"
 

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/doctor.h"
+#include "cli/plan/doctor.h"
 
 #include <algorithm>
 #include <cstdio>
 
 #include "base/json_writer.h"
 #include "base/thread_pool.h"
-#include "cli/byte_size.h"
+#include "cli/args/byte_size.h"
 #include "cli/load_model.h"
-#include "cli/memory_plan.h"
+#include "cli/plan/memory_plan.h"
 #include "model/config.h"
 #include "text/chat_template.h"
 

@@ -5,9 +5,9 @@
 #include <memory>
 #include <optional>
 
-#include "cli/byte_size.h"
-#include "cli/doctor.h"
+#include "cli/args/byte_size.h"
 #include "cli/load_model.h"
+#include "cli/plan/doctor.h"
 
 namespace sparrow::cli {
 namespace {

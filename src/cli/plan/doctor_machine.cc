@@ -13,8 +13,8 @@
 #include <sstream>
 
 #include "base/thread_pool.h"
-#include "cli/byte_size.h"
-#include "cli/doctor.h"
+#include "cli/args/byte_size.h"
+#include "cli/plan/doctor.h"
 #include "ops/ops.h"
 
 namespace sparrow::cli {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/memory_plan.h"
+#include "cli/plan/memory_plan.h"
 
 #include <algorithm>
 #include <array>
 
-#include "cli/byte_size.h"
+#include "cli/args/byte_size.h"
 #include "cli/load_model.h"
 #include "model/device_layout.h"
 

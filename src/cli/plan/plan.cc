@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `sparrow plan`: the memory of one rank as a table, and what fits into it.
-#include "cli/plan.h"
+#include "cli/plan/plan.h"
 
 #include <algorithm>
 #include <cmath>
@@ -10,9 +10,9 @@
 #include "base/json.h"
 #include "base/json_writer.h"
 #include "base/thread_pool.h"
-#include "cli/byte_size.h"
+#include "cli/args/byte_size.h"
 #include "cli/load_model.h"
-#include "cli/memory_plan.h"
+#include "cli/plan/memory_plan.h"
 #include "model/census.h"
 #include "model/overrides.h"
 #include "model/synthetic.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/debug_text.h"
+#include "cli/run/debug_text.h"
 
 #include <iostream>
 #include <optional>

@@ -5,10 +5,10 @@
 #include <cstdio>
 
 #include "base/progress.h"
+#include "cli/args/token_ids.h"
 #include "cli/commands.h"
-#include "cli/generate_file.h"
 #include "cli/load_model.h"
-#include "cli/token_ids.h"
+#include "cli/run/generate_file.h"
 #include "text/tokenizer/detokenizer.h"
 
 namespace sparrow::cli {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/generate_file.h"
+#include "cli/run/generate_file.h"
 
 #include <cstdio>
 #include <deque>
 #include <fstream>
 
 #include "base/progress.h"
-#include "cli/prompts_file.h"
-#include "cli/stream_set.h"
+#include "cli/run/prompts_file.h"
+#include "cli/run/stream_set.h"
 
 namespace sparrow::cli {
 namespace {

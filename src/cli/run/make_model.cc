@@ -5,7 +5,7 @@
 #include "base/mapped_file.h"
 #include "base/progress.h"
 #include "cli/commands.h"
-#include "cli/corpus.h"
+#include "cli/run/corpus.h"
 #include "model/config.h"
 #include "model/synthetic.h"
 #include "text/synthetic/synthetic_template.h"

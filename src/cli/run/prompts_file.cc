@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/prompts_file.h"
+#include "cli/run/prompts_file.h"
 
 #include <array>
 #include <charconv>
@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "base/json_writer.h"
-#include "cli/suggest.h"
+#include "cli/args/suggest.h"
 
 namespace sparrow::cli {
 namespace {

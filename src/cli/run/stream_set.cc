@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/stream_set.h"
+#include "cli/run/stream_set.h"
 
 #include <utility>
 

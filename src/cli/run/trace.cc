@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "cli/args/token_ids.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"
-#include "cli/token_ids.h"
 #include "engine/sampler.h"
 #include "model/safetensors.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // `sparrow chat`: a conversation with a server, in the terminal. Thinking is dimmed, tool calls are shown,
 // the history is sent along.
-#include "cli/chat.h"
+#include "cli/serve/chat.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@
 
 #include "base/json.h"
 #include "base/json_writer.h"
-#include "cli/http_client.h"
+#include "cli/serve/http_client.h"
 
 namespace sparrow::cli {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // `sparrow serve`: checkpoint, engine, service and HTTP server, put together; runs until it is told to stop.
-#include "cli/serve.h"
+#include "cli/serve/serve.h"
 
 #include <signal.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@
 #include <thread>
 
 #include "base/mapped_file.h"
-#include "cli/byte_size.h"
+#include "cli/args/byte_size.h"
 #include "cli/load_model.h"
 #include "server/access_log.h"
 #include "server/auth.h"
