@@ -175,10 +175,12 @@ struct Layer {
             .rows = rows};
   }
 
-  std::vector<__nv_bfloat16> run(int rows) {
+  std::vector<__nv_bfloat16> run(int rows, bool batch_invariant = false) {
     out.poison();
     workspace.poison();
-    moe(shape, args(rows), nullptr);
+    MoeArgs all = args(rows);
+    all.batch_invariant = batch_invariant;
+    moe(shape, all, nullptr);
     SPARROW_CUDA(cudaDeviceSynchronize());
     return out.download();
   }
@@ -266,6 +268,14 @@ TEST_P(MoeTest, ARowDoesNotDependOnTheOtherRows) {
   const auto many = layer.run(900);
   for (const int rows : {129, 257, 600})
     EXPECT_TRUE(same_bits(many, layer.run(rows), size_t(rows) * layer.shape.hidden))
+        << rows << " of 900 rows";
+}
+
+TEST_P(MoeTest, BatchInvariantRowsHaveTheSameBitsInAnyNumber) {
+  Layer layer(GetParam(), 900);
+  const auto many = layer.run(900, /*batch_invariant=*/true);
+  for (const int rows : {1, 2, 17, 64, 65, 129, 600})
+    EXPECT_TRUE(same_bits(many, layer.run(rows, true), size_t(rows) * layer.shape.hidden))
         << rows << " of 900 rows";
 }
 
