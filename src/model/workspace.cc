@@ -104,7 +104,7 @@ Result<Workspace> gpu_workspace(const ModelConfig& config, const ParallelConfig&
   rows.add("experts", {experts});
   rows.add("logits", {logit_rows * layout.vocab_rows * kF32});
   rows.add("matrix products", {kProductBytes});
-  rows.add("step metadata", {tokens * 20 + 2 * step.max_sequences * kI32,
+  rows.add("step metadata", {tokens * 24 + 2 * step.max_sequences * kI32,
                              step.max_sequences * blocks_for_tokens(step.max_context) * kI32});
   rows.add("CUDA graphs, context", {kGraphBytes, kContextBytes});
   return rows.take();

@@ -135,6 +135,7 @@ void print_json(const CaseResult& r, const BenchStepOptions& options) {
   json.key("queries").integer(r.c.queries).key("context").integer(r.c.context);
   json.key("tensor_parallel_size").integer(options.tensor_parallel_size);
   json.key("kv_cache_dtype").string(options.load.kv_cache_dtype);
+  json.key("batch_invariant").boolean(options.load.batch_invariant);
   json.key("step_us").number(r.times.median_us).key("min_us").number(r.times.min_us);
   json.key("max_us").number(r.times.max_us).key("floor_us").number(r.floor_us);
   json.key("fraction_of_floor").number(r.fraction()).key("wall_us").number(r.times.wall_us);
