@@ -12,6 +12,7 @@ ServerFlags flags_for(const LoadOptions& options, const std::filesystem::path& m
   std::vector<std::string> flags = {"--log-format", "json"};
   if (model == options.tiny_model) flags.insert(flags.end(), {"--threads", "1"});
   flags.insert(flags.end(), more.begin(), more.end());
+  flags.insert(flags.end(), options.flags.begin(), options.flags.end());
   return {.program = options.program,
           .model = model,
           .flags = std::move(flags),

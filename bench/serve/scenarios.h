@@ -18,6 +18,7 @@ struct LoadOptions {
   std::filesystem::path program;  // sparrow
   std::filesystem::path model;    // of the streams: what is measured there is the engine's share too
   std::filesystem::path tiny_model;
+  std::vector<std::string> flags;  // for every server
   std::string server_log = "/dev/null";
   bool brief = false;
   int count = 0;  // of streams, requests, connections, samples; 0: the scenario's own

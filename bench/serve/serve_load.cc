@@ -2,8 +2,9 @@
 // Loads `sparrow serve` as many clients do, and measures the server from outside: answers, gaps, memory,
 // descriptors, blocks. It starts the servers itself.
 //   serve_load [SCENARIO...] [--brief] [--count N] [--json FILE] [--sparrow PROGRAM] [--model FOLDER]
-//              [--server-log FILE]
-// Without scenarios, all of them: streams requests soak idle cancel tenants.
+//              [--server-log FILE] [-- FLAGS OF serve]
+// Without scenarios, all of them: streams requests soak idle cancel tenants. On a GPU answers are equal to
+// the last character with `-- --batch-invariant` only.
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -28,7 +29,8 @@ struct Arguments {
 [[noreturn]] void usage(const std::string& wrong) {
   std::fprintf(stderr,
                "serve_load: %s\nusage: serve_load [streams|requests|soak|idle|cancel|tenants ...] [--brief] "
-               "[--count N]\n  [--json FILE] [--sparrow PROGRAM] [--model FOLDER] [--server-log FILE]\n",
+               "[--count N]\n  [--json FILE] [--sparrow PROGRAM] [--model FOLDER] [--server-log FILE] [-- "
+               "FLAGS OF serve]\n",
                wrong.c_str());
   std::exit(2);
 }
@@ -41,6 +43,10 @@ Arguments parse(int argc, char** argv) {
     const auto value = [&] {
       return i + 1 < argc ? std::string(argv[++i]) : (usage(word + " needs a value"), "");
     };
+    if (word == "--") {
+      out.options.flags.assign(argv + i + 1, argv + argc);
+      break;
+    }
     const auto* found = std::find_if(std::begin(kScenarios), std::end(kScenarios),
                                      [&](const Scenario& scenario) { return word == scenario.name; });
     if (found != std::end(kScenarios))
