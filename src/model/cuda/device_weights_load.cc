@@ -16,7 +16,7 @@
 namespace sparrow {
 namespace {
 
-constexpr int kMaxThreads = 8;  // more do not fill a PCIe link any better
+constexpr int kMaxThreads = 12;  // 8 give 79 to 84% of what a PCIe link carries, 12 gave 84%
 constexpr size_t kScaleAlignment = 16;
 constexpr int64_t kScaleGroup = 32;  // e4m3 elements that share a scale
 
