@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times what one sparse layer adds to a decode step: index, selection and attention, chained on one stream in
-// one CUDA graph, the attention on the blocks that the index chose. Inputs rotate past the L2.
+// one CUDA graph, as a plan's sparse() launches them. Inputs rotate past the L2.
 //   step_bench [--json] [--only SUBSTRING] [--once]
 #include <cmath>
 #include <numeric>
@@ -28,8 +28,12 @@ struct BenchCase {
 };
 
 const BenchCase kCases[] = {
+    {"TP8/B1/ctx2048", 1, 8, 1, 1, 2048, false, 0},
+    {"TP8/B1/ctx32768", 1, 8, 1, 1, 32768, false, 0},
+    {"TP8/B1/ctx131072", 1, 8, 1, 1, 131072, false, 0},
     {"TP4/B1/ctx8192", 1, 16, 1, 1, 8192, false, 12.1},
     {"TP4/B1/ctx131072", 1, 16, 1, 1, 131072, false, 22.8},
+    {"TP8/B4/ctx32768", 1, 8, 4, 1, 32768, false, 0},
     {"TP4/B8/ctx32768", 1, 16, 8, 1, 32768, false, 32.7},
     {"TP4/B32/ctx131072", 1, 16, 32, 1, 131072, false, 0},
     {"TP4/B32/ctx131072/q4", 1, 16, 32, 4, 131072, false, 332.9},
@@ -98,8 +102,23 @@ void run(const BenchCase& c, const Options& options, cudaStream_t stream, int nu
   p.kv_heads = c.kv_heads, p.group = c.group, p.max_blocks = blocks, p.num_pages = static_cast<int>(pages);
   CHECK(prepare_index(l, stream));
   CHECK(cudaDeviceSynchronize());
+  constexpr int kFewUnits = 4;  // as plans have it
+  const bool selects =
+      can_score(l) && rows * c.kv_heads <= kFewUnits && blocks <= msa::sm90::attend_select_blocks();
   const auto launch = [&](int i) {
     l.block_table = p.block_table = tables + int64_t{i % sets} * c.batch * blocks;
+    if (selects) {
+      msa::sm90::IndexScores s;
+      const cudaError_t error = launch_scores(l, &s, stream);
+      if (error != cudaSuccess) return error;
+      p.select = {s.scores,
+                  l.selected,
+                  s.counter,
+                  s.units_per_block,
+                  l.selection.local_blocks,
+                  l.selection.init_blocks};
+      return launch_attend_decode(p, c.fp8 ? KvType::kE4M3 : KvType::kBF16, stream);
+    }
     const cudaError_t error = launch_index(l, stream);
     if (error != cudaSuccess) return error;
     return launch_attend_decode(p, c.fp8 ? KvType::kE4M3 : KvType::kBF16, stream);

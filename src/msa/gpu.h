@@ -5,14 +5,14 @@
 //   index()   selects blocks for each query and KV head
 //   attend()  softmax attention over the selected blocks
 //   dense()   softmax attention over every visible key
+//   sparse()  store(), index() and attend() of a layer, in fewer launches where a step is small
 //
 // A plan owns its workspace, allocated at creation from stated maxima. prepare() and the operations only
 // launch: they never allocate, synchronise or read back, so all of them can be captured in CUDA graphs.
 // Metadata and tensors are device pointers of the caller; a replayed graph sees what they hold then. Metadata
 // must be written before prepare() in stream order, and not by a kernel that lets its successor start early.
-// Keys of earlier steps likewise: index() and dense() may read those, but not this step's, while the kernel
-// ahead still runs. One plan serves one stream at a time, on the device that was current when it was made.
-// sparrow_msa.h has the same in C.
+// Keys and values of earlier steps likewise: they are read while the kernel ahead still runs, this step's are
+// not. One plan serves one stream at a time, on the device of its creation. sparrow_msa.h is the same in C.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -47,17 +47,15 @@ enum class CacheType : uint8_t { kBF16, kE4M3 };
 struct PlanConfig {
   HeadShape heads;      // of this rank: 1, 2 or 4 KV heads, 4, 8 or 16 query heads for each
   Selection selection;  // top_k 1 to 16
-  CacheType kv_type = CacheType::kBF16;
-  CacheType index_type = CacheType::kBF16;
-  int max_requests = 0;  // of a step, both parts together
-  int max_queries = 0;   // of a step, both parts together
-  int max_blocks = 0;    // columns of a block table: the longest context
+  CacheType kv_type = CacheType::kBF16, index_type = CacheType::kBF16;
+  int max_requests = 0, max_queries = 0;  // of a step, both parts together
+  int max_blocks = 0;                     // columns of a block table: the longest context
   // Rotary channels turn in pairs (i, i + rotary_dim / 2): 16, 32, 64 or 128; 0: no store()
   int rotary_dim = 0;
   std::span<const float> inv_freq;  // [rotary_dim / 2] on the host; copied
   float attention_factor = 1;       // multiplies cos and sin
   // A query's bits depend on its own request and position alone, not on what else a step holds or how a
-  // prompt was cut: one kernel for all step sizes, and no context shared among CTAs. Slower.
+  // prompt was cut: one kernel for all step sizes, no context shared among CTAs. Slower.
   bool batch_invariant = false;
 };
 
@@ -85,10 +83,9 @@ struct StoreArgs {
     int64_t stride = 0;  // elements from row to row
   };
   // From the projections, bf16; index_q and index_k are nullptr in dense layers.
-  Rows q;        // [rows, query_heads, kHeadDim]
-  Rows k, v;     // [rows, kv_heads, kHeadDim]
-  Rows index_q;  // [rows, kv_heads, kHeadDim]
-  Rows index_k;  // [rows, kHeadDim]
+  Rows q;              // [rows, query_heads, kHeadDim]
+  Rows k, v, index_q;  // [rows, kv_heads, kHeadDim]
+  Rows index_k;        // [rows, kHeadDim]
   // [kHeadDim] bf16 each: x * rsqrt(mean(x^2) + eps) * (1 + weight)
   const void *q_norm = nullptr, *k_norm = nullptr, *index_q_norm = nullptr, *index_k_norm = nullptr;
   float eps = 1e-6f;
@@ -117,6 +114,14 @@ struct AttendArgs {
   float scale = 0.08838834764831845f;
 };
 
+struct SparseArgs {
+  StoreArgs store;  // the index and the attention are over what it writes
+  int64_t num_blocks = 0;
+  int32_t* selected = nullptr;  // as IndexArgs' and AttendArgs'
+  void* out = nullptr;
+  float scale = 0.08838834764831845f;
+};
+
 class Plan {
  public:
   static Status create(const PlanConfig& config, std::unique_ptr<Plan>* plan);
@@ -125,7 +130,6 @@ class Plan {
   ~Plan();
   Plan(const Plan&) = delete;
   Plan& operator=(const Plan&) = delete;
-
   // Once for each step, before its layers.
   Status prepare(const Step& step, cudaStream_t stream);
   // Once for each layer.
@@ -133,7 +137,7 @@ class Plan {
   Status index(const IndexArgs& args, cudaStream_t stream) const;
   Status attend(const AttendArgs& args, cudaStream_t stream) const;
   Status dense(const AttendArgs& args, cudaStream_t stream) const;
-
+  Status sparse(const SparseArgs& args, cudaStream_t stream) const;
   // Which kernels serve the step that was prepared last, in words.
   std::string describe() const;
 

@@ -115,6 +115,16 @@ typedef struct {
   float scale;             /* of the softmax; 0: 128^-0.5 */
 } sparrow_msa_attend_args;
 
+/* store(), index() and attend() of a layer, over what `store` writes; fewer launches in small steps. */
+typedef struct {
+  size_t struct_bytes;
+  const sparrow_msa_store_args* store; /* host */
+  int64_t num_blocks;
+  int32_t* selected; /* [rows, kv_heads, top_k] out, as index() leaves it */
+  void* out;         /* [rows, query_heads, 128] bf16, as attend() leaves it */
+  float scale;       /* of the softmax; 0: 128^-0.5 */
+} sparrow_msa_sparse_args;
+
 int sparrow_msa_abi_version(void);
 const char* sparrow_msa_last_error(void); /* of this thread; never NULL */
 
@@ -128,6 +138,7 @@ int sparrow_msa_store(sparrow_msa_plan* plan, const sparrow_msa_store_args* args
 int sparrow_msa_index(sparrow_msa_plan* plan, const sparrow_msa_index_args* args, void* stream);
 int sparrow_msa_attend(sparrow_msa_plan* plan, const sparrow_msa_attend_args* args, void* stream);
 int sparrow_msa_dense(sparrow_msa_plan* plan, const sparrow_msa_attend_args* args, void* stream);
+int sparrow_msa_sparse(sparrow_msa_plan* plan, const sparrow_msa_sparse_args* args, void* stream);
 
 /* Which kernels serve the step that was prepared last, in words, cut to `bytes` with the final zero. */
 int sparrow_msa_describe(const sparrow_msa_plan* plan, char* text, size_t bytes);

@@ -144,23 +144,23 @@ TEST(CApi, StoreGivesTheBitsOfTheCppPlan) {
   ASSERT_TRUE(plan->prepare(step, nullptr).ok());
   const int64_t stride = 12 * kHeadDim;
   const int norms = kRows * 12;
-  const gpu::Status status = plan->store({.q = {at(0), stride},
-                                          .k = {at(8), stride},
-                                          .v = {at(9), stride},
-                                          .index_q = {at(10), stride},
-                                          .index_k = {at(11), stride},
-                                          .q_norm = at(norms),
-                                          .k_norm = at(norms + 1),
-                                          .index_q_norm = at(norms + 2),
-                                          .index_k_norm = at(norms + 3),
-                                          .eps = 1e-5f,
-                                          .slots = slots_on.data,
-                                          .kv_scales = scales.data,
-                                          .q_out = out.q.data,
-                                          .index_q_out = out.index_q.data,
-                                          .kv_pages = out.kv_pages.data,
-                                          .index_pages = out.index_pages.data},
-                                         nullptr);
+  const gpu::StoreArgs store{.q = {at(0), stride},
+                             .k = {at(8), stride},
+                             .v = {at(9), stride},
+                             .index_q = {at(10), stride},
+                             .index_k = {at(11), stride},
+                             .q_norm = at(norms),
+                             .k_norm = at(norms + 1),
+                             .index_q_norm = at(norms + 2),
+                             .index_k_norm = at(norms + 3),
+                             .eps = 1e-5f,
+                             .slots = slots_on.data,
+                             .kv_scales = scales.data,
+                             .q_out = out.q.data,
+                             .index_q_out = out.index_q.data,
+                             .kv_pages = out.kv_pages.data,
+                             .index_pages = out.index_pages.data};
+  const gpu::Status status = plan->store(store, nullptr);
   ASSERT_TRUE(status.ok()) << status.message;
 
   CPlan c_plan;
@@ -183,6 +183,23 @@ TEST(CApi, StoreGivesTheBitsOfTheCppPlan) {
   EXPECT_EQ(out.kv_pages.host(), c_out.kv_pages.host());
   EXPECT_EQ(out.index_pages.host(), c_out.index_pages.host());
   EXPECT_NE(out.q.host(), std::vector<uint16_t>(out.q.count, 0xffff));
+
+  Device<uint16_t> attended(out.q.count), c_attended(out.q.count);
+  Device<int32_t> selected(kRows * 16), c_selected(kRows * 16);
+  attended.poison(), c_attended.poison(), selected.poison(), c_selected.poison();
+  const gpu::Status whole = plan->sparse(
+      {.store = store, .num_blocks = kBlocks, .selected = selected.data, .out = attended.data, .scale = 0.5f},
+      nullptr);
+  ASSERT_TRUE(whole.ok()) << whole.message;
+  auto sparse = zeros<sparrow_msa_sparse_args>();
+  sparse.store = &args, sparse.num_blocks = kBlocks, sparse.selected = c_selected.data;
+  sparse.out = c_attended.data, sparse.scale = 0.5f;
+  ASSERT_C_OK(sparrow_msa_sparse(c_plan.plan, &sparse, nullptr));
+  EXPECT_EQ(selected.host(), c_selected.host());
+  EXPECT_EQ(attended.host(), c_attended.host());
+  EXPECT_NE(attended.host(), std::vector<uint16_t>(attended.count, 0xffff));
+  sparse.store = nullptr;
+  EXPECT_EQ(sparrow_msa_sparse(c_plan.plan, &sparse, nullptr), SPARROW_MSA_INVALID);
 }
 
 }  // namespace

@@ -114,6 +114,22 @@ TEST(PlanChoice, DecodeAndShortExtendsGoByQueryAndLongPromptsByBlock) {
   EXPECT_EQ(choose_attend(one, part_of(1, 8192, 8192, 64, false)), AttendKernel::kPrefill);
 }
 
+TEST(PlanChoice, AttentionSelectsWhereRowsAreFewOrThereIsNothingToChoose) {
+  PlanConfig one = config_of(8, 1), four = config_of(64, 4);
+  EXPECT_TRUE(selects_in_attention(one, part_of(1, 1, 1, 1024, true)));
+  EXPECT_TRUE(selects_in_attention(one, part_of(4, 4, 1, 17, true)));
+  EXPECT_FALSE(selects_in_attention(one, part_of(5, 5, 1, 17, true)));
+  EXPECT_TRUE(selects_in_attention(one, part_of(64, 64, 1, 16, true)));
+  EXPECT_FALSE(selects_in_attention(one, part_of(1, 1, 1, 1025, true)));
+  EXPECT_FALSE(selects_in_attention(one, part_of(1, 2, 2, 16, true)));
+  EXPECT_TRUE(selects_in_attention(four, part_of(1, 1, 1, 64, true)));
+  EXPECT_FALSE(selects_in_attention(four, part_of(2, 2, 1, 64, true)));
+  one.selection.top_k = 15;
+  EXPECT_FALSE(selects_in_attention(one, part_of(64, 64, 1, 16, true)));
+  one.batch_invariant = true;
+  EXPECT_FALSE(selects_in_attention(one, part_of(1, 1, 1, 64, true)));
+}
+
 TEST(PlanChoice, IsSaidInWords) {
   const PlanConfig c = config_of(16, 1);
   const Step step = {.decode = part_of(64, 64, 1, 1024, true), .prefill = part_of(2, 4096, 4000, 64, false)};

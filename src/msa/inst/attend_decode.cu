@@ -22,7 +22,12 @@ cudaError_t launch_type(const AttendDecodeParams& p, cudaStream_t stream) {
   const cudaError_t error = make_map(p, kType == KvType::kE4M3, &map);
   if (error != cudaSuccess) return error;
   const int splits = p.splits > 0 ? p.splits : attend_decode_splits(p.rows, p.kv_heads, p.num_requests);
-  return launch_attend_decode_kernel<AttendDecodeTraits<kType>>(p, map, splits, stream);
+  if (p.select.scores == nullptr)
+    return launch_attend_decode_kernel<AttendDecodeTraits<kType, 0>>(p, map, splits, stream);
+  if (p.max_blocks > attend_select_blocks() || p.cu_seqlens_q != nullptr) return cudaErrorInvalidValue;
+  return p.select.units_per_block == 4
+             ? launch_attend_decode_kernel<AttendDecodeTraits<kType, 4>>(p, map, splits, stream)
+             : launch_attend_decode_kernel<AttendDecodeTraits<kType, 2>>(p, map, splits, stream);
 }
 
 }  // namespace
@@ -36,6 +41,10 @@ int attend_decode_splits(int rows, int kv_heads, int num_requests) {
   int splits = 16;
   while (splits > 2 && units * splits > kManyCtas) splits /= 2;
   return units * splits > (extends ? 2 * kSms : kSms) ? 1 : splits;
+}
+
+int attend_select_blocks() {
+  return AttendDecodeTraits<KvType::kBF16, 4>::kSelectBlocks;
 }
 
 int64_t attend_decode_workspace_bytes(int, int) {

@@ -1,13 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "msa/sm90/index/index_scan.cuh"
+#include "msa/sm90/index/index_select.cuh"
 #include "msa/sm90/launch.cuh"
 
 namespace msa::sm90 {
 namespace {
 
+// One CTA for each SM, or for so many units as there can be: then a warp has at most one, and with a short
+// ring the next kernel's CTAs fit beside.
 template <typename T>
 cudaError_t launch(const IndexScanParams& p, const CUtensorMap& keys, int sms, cudaStream_t stream) {
-  return launch_dependent(index_scan_kernel<T>, dim3(sms), T::kThreads, T::kSmemBytes, stream, p, keys);
+  const IndexBatch& b = p.batch;
+  const int64_t units = int64_t{b.num_requests} * b.max_blocks * T::kUnitsPerBlock;
+  const bool few = units <= int64_t{sms} * T::kWarps;
+  const int ctas = few ? static_cast<int>((units + T::kWarps - 1) / T::kWarps) : sms;
+  const int smem = T::smem_bytes(b.num_requests, few ? 1 : T::kStages);
+  return launch_dependent_sized(index_scan_kernel<T>, dim3(ctas), T::kThreads, smem,
+                                T::smem_bytes(kMaxIndexRequests, T::kStages), stream, p, keys);
 }
 
 template <Element kKeyType>

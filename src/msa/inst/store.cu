@@ -12,15 +12,26 @@ cudaError_t launch_rotary(const RotaryParams& p, cudaStream_t stream) {
   return launch_dependent(rotary_kernel<RotaryTraits>, dim3(ctas), RotaryTraits::kThreads, 0, stream, p);
 }
 
+namespace {
+
+template <typename T>
+cudaError_t launch_chunks(const StoreParams& p, cudaStream_t stream) {
+  const int64_t chunks = int64_t{p.rows} * store_chunks<T>(p);
+  const auto ctas = static_cast<unsigned>((chunks + T::kChunksPerCta - 1) / T::kChunksPerCta);
+  return launch_dependent(store_kernel<T>, dim3(ctas), T::kThreads, 0, stream, p);
+}
+
+}  // namespace
+
 cudaError_t launch_store(const StoreParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
   const bool known_half = p.half == 8 || p.half == 16 || p.half == 32 || p.half == 64;
-  if (!known_half || p.kv_heads < 1 || p.kv_heads > StoreTraits::kHeads || p.query_heads < 1)
+  if (!known_half || p.kv_heads < 1 || p.kv_heads > kMaxStoreKvHeads || p.query_heads < 1)
     return cudaErrorInvalidValue;
-  const int64_t chunks = int64_t{p.rows} * store_chunks(p);
-  const auto ctas =
-      static_cast<unsigned>((chunks + StoreTraits::kChunksPerCta - 1) / StoreTraits::kChunksPerCta);
-  return launch_dependent(store_kernel<StoreTraits>, dim3(ctas), StoreTraits::kThreads, 0, stream, p);
+  using Few = StoreTraits<1>;
+  constexpr int64_t kFewChunks = 128 * Few::kChunksPerCta;  // about a CTA for each SM
+  return int64_t{p.rows} * store_chunks<Few>(p) <= kFewChunks ? launch_chunks<Few>(p, stream)
+                                                              : launch_chunks<StoreTraits<4>>(p, stream);
 }
 
 }  // namespace msa::sm90

@@ -91,6 +91,29 @@ Part read_part(const sparrow_msa_part& p) {
           .max_blocks = p.max_blocks};
 }
 
+Status read_store(const sparrow_msa_store_args* from, StoreArgs* to) {
+  if (Status s = check_struct("args", from); !s.ok()) return s;
+  const sparrow_msa_store_args& a = *from;
+  const auto rows = [](const sparrow_msa_rows& r) { return StoreArgs::Rows{r.data, r.stride}; };
+  *to = {.q = rows(a.q),
+         .k = rows(a.k),
+         .v = rows(a.v),
+         .index_q = rows(a.index_q),
+         .index_k = rows(a.index_k),
+         .q_norm = a.q_norm,
+         .k_norm = a.k_norm,
+         .index_q_norm = a.index_q_norm,
+         .index_k_norm = a.index_k_norm,
+         .eps = a.eps,
+         .slots = a.slots,
+         .kv_scales = a.kv_scales,
+         .q_out = a.q_out,
+         .index_q_out = a.index_q_out,
+         .kv_pages = a.kv_pages,
+         .index_pages = a.index_pages};
+  return {};
+}
+
 Status read_attend(const sparrow_msa_attend_args* from, AttendArgs* to) {
   if (Status s = check_struct("args", from); !s.ok()) return s;
   const sparrow_msa_attend_args& a = *from;
@@ -158,26 +181,9 @@ int sparrow_msa_prepare(sparrow_msa_plan* plan, const sparrow_msa_step* step, vo
 int sparrow_msa_store(sparrow_msa_plan* plan, const sparrow_msa_store_args* args, void* stream) {
   return guarded([&]() -> Status {
     if (plan == nullptr) return null_argument("plan");
-    if (Status s = check_struct("args", args); !s.ok()) return s;
-    const sparrow_msa_store_args& a = *args;
-    const auto rows = [](const sparrow_msa_rows& r) { return StoreArgs::Rows{r.data, r.stride}; };
-    return plan->plan->store({.q = rows(a.q),
-                              .k = rows(a.k),
-                              .v = rows(a.v),
-                              .index_q = rows(a.index_q),
-                              .index_k = rows(a.index_k),
-                              .q_norm = a.q_norm,
-                              .k_norm = a.k_norm,
-                              .index_q_norm = a.index_q_norm,
-                              .index_k_norm = a.index_k_norm,
-                              .eps = a.eps,
-                              .slots = a.slots,
-                              .kv_scales = a.kv_scales,
-                              .q_out = a.q_out,
-                              .index_q_out = a.index_q_out,
-                              .kv_pages = a.kv_pages,
-                              .index_pages = a.index_pages},
-                             stream_of(stream));
+    StoreArgs a;
+    if (Status s = read_store(args, &a); !s.ok()) return s;
+    return plan->plan->store(a, stream_of(stream));
   });
 }
 
@@ -205,6 +211,17 @@ int sparrow_msa_dense(sparrow_msa_plan* plan, const sparrow_msa_attend_args* arg
     AttendArgs a;
     if (Status s = read_attend(args, &a); !s.ok()) return s;
     return plan->plan->dense(a, stream_of(stream));
+  });
+}
+
+int sparrow_msa_sparse(sparrow_msa_plan* plan, const sparrow_msa_sparse_args* args, void* stream) {
+  return guarded([&]() -> Status {
+    if (plan == nullptr) return null_argument("plan");
+    if (Status s = check_struct("args", args); !s.ok()) return s;
+    SparseArgs a{.num_blocks = args->num_blocks, .selected = args->selected, .out = args->out};
+    if (Status s = read_store(args->store, &a.store); !s.ok()) return s;
+    if (args->scale != 0) a.scale = args->scale;
+    return plan->plan->sparse(a, stream_of(stream));
   });
 }
 

@@ -15,13 +15,14 @@
 
 namespace msa::sm90 {
 
+// `most_smem_bytes`: of any launch of the kernel, where they differ.
 template <typename... Params, typename... Args>
-cudaError_t launch_dependent(void (*kernel)(Params...), dim3 grid, int threads, int smem_bytes,
-                             cudaStream_t stream, const Args&... args) {
+cudaError_t launch_dependent_sized(void (*kernel)(Params...), dim3 grid, int threads, int smem_bytes,
+                                   int most_smem_bytes, cudaStream_t stream, const Args&... args) {
   constexpr int kDefaultSmemBytes = 48 * 1024;
-  if (smem_bytes > kDefaultSmemBytes) {
+  if (most_smem_bytes > kDefaultSmemBytes) {
     const cudaError_t error =
-        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes);
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most_smem_bytes);
     if (error != cudaSuccess) return error;
   }
   cudaLaunchAttribute overlap{};
@@ -35,6 +36,12 @@ cudaError_t launch_dependent(void (*kernel)(Params...), dim3 grid, int threads, 
   config.attrs = &overlap;
   config.numAttrs = 1;
   return cudaLaunchKernelEx(&config, kernel, args...);
+}
+
+template <typename... Params, typename... Args>
+cudaError_t launch_dependent(void (*kernel)(Params...), dim3 grid, int threads, int smem_bytes,
+                             cudaStream_t stream, const Args&... args) {
+  return launch_dependent_sized(kernel, grid, threads, smem_bytes, smem_bytes, stream, args...);
 }
 
 }  // namespace msa::sm90

@@ -1,30 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "msa/sm90/plan.h"
-
 #include <algorithm>
 #include <type_traits>
-#include <vector>
 
-#include "msa/sm90/attend/attend_decode.h"
 #include "msa/sm90/attend/attend_prefill.h"
 #include "msa/sm90/dense/dense.h"
-#include "msa/sm90/index/index.h"
-#include "msa/sm90/store/store.h"
+#include "msa/sm90/plan_state.h"
 
 namespace msa::gpu {
 namespace {
-
-using sm90::Element;
-
-Element element_of(CacheType type) {
-  return type == CacheType::kBF16 ? Element::kBF16 : Element::kE4M3;
-}
-
-Status cuda_status(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return {};
-  const Code code = error == cudaErrorMemoryAllocation ? Code::kMemory : Code::kCuda;
-  return {code, std::string(what) + ": " + cudaGetErrorString(error)};
-}
 
 Status device_sms(int* sms) {
   int device = 0, major = 0, minor = 0;
@@ -39,22 +22,6 @@ Status device_sms(int* sms) {
   return {};
 }
 
-// The copy engine reads whole 16-byte lines.
-Status check_pointer(const char* field, const void* pointer) {
-  if (pointer == nullptr) return {Code::kInvalid, std::string(field) + " must not be null"};
-  if (reinterpret_cast<uintptr_t>(pointer) % 16 != 0)
-    return {Code::kInvalid, std::string(field) + " must be aligned to 16 bytes"};
-  return {};
-}
-
-// The copy engine counts the 128-byte lines or rows of all pages in 32 bits; a block has `tiles` times 128.
-Status check_blocks(int64_t num_blocks, int tiles) {
-  const int64_t most = INT32_MAX / (int64_t{tiles} * kBlock);
-  if (num_blocks >= 1 && num_blocks <= most) return {};
-  return {Code::kInvalid,
-          "num_blocks must be in [1, " + std::to_string(most) + "], got " + std::to_string(num_blocks)};
-}
-
 template <typename T>
 T* offset(T* pointer, int64_t elements) {
   using Bytes = std::conditional_t<std::is_const_v<T>, const char, char>;
@@ -62,33 +29,6 @@ T* offset(T* pointer, int64_t elements) {
 }
 
 }  // namespace
-
-struct Plan::State {
-  PlanConfig config;
-  std::vector<float> inv_freq;
-  sm90::PlanLayout layout;
-  Step step;
-  char* workspace = nullptr;
-  int num_sms = 0;
-
-  ~State() { cudaFree(workspace); }
-
-  int rows() const { return step.decode.total_queries + step.prefill.total_queries; }
-  int group() const { return config.heads.query_heads / config.heads.kv_heads; }
-  // Elements of one row.
-  int64_t query_row() const { return int64_t{config.heads.query_heads} * kHeadDim; }
-  int64_t index_row() const { return int64_t{config.heads.kv_heads} * kHeadDim; }
-  int64_t selected_row() const { return int64_t{config.heads.kv_heads} * config.selection.top_k; }
-
-  sm90::IndexLaunch index_launch(const Part& part, bool is_prefill) const;
-  Status check_store(const StoreArgs& args) const;
-  Status check_attend(const AttendArgs& args) const;
-  cudaError_t attend_decode(const Part& part, const AttendArgs& args, cudaStream_t stream) const;
-  cudaError_t attend_prefill(const Part& part, const AttendArgs& args, cudaStream_t stream) const;
-  cudaError_t attend_dense(const Part& part, const AttendArgs& args, cudaStream_t stream) const;
-  // The rows of one part, the first of which is `row`.
-  AttendArgs args_of_part(const AttendArgs& args, int64_t row) const;
-};
 
 sm90::IndexLaunch Plan::State::index_launch(const Part& part, bool is_prefill) const {
   sm90::IndexLaunch l;
@@ -105,6 +45,13 @@ sm90::IndexLaunch Plan::State::index_launch(const Part& part, bool is_prefill) c
   return l;
 }
 
+Status Plan::State::check_index(const IndexArgs& args) const {
+  if (Status s = check_pointer("q", args.q); !s.ok()) return s;
+  if (Status s = check_pointer("k_pages", args.k_pages); !s.ok()) return s;
+  if (Status s = check_pointer("selected", args.selected); !s.ok()) return s;
+  return check_blocks(args.num_blocks, 2);
+}
+
 Status Plan::State::check_attend(const AttendArgs& args) const {
   if (Status s = check_pointer("q", args.q); !s.ok()) return s;
   if (Status s = check_pointer("kv_pages", args.kv_pages); !s.ok()) return s;
@@ -114,7 +61,7 @@ Status Plan::State::check_attend(const AttendArgs& args) const {
   return {};
 }
 
-cudaError_t Plan::State::attend_decode(const Part& part, const AttendArgs& args, cudaStream_t stream) const {
+sm90::AttendDecodeParams Plan::State::decode_params(const Part& part, const AttendArgs& args) const {
   sm90::AttendDecodeParams p;
   p.q = static_cast<const __nv_bfloat16*>(args.q);
   p.kv_pages = args.kv_pages;
@@ -135,8 +82,7 @@ cudaError_t Plan::State::attend_decode(const Part& part, const AttendArgs& args,
   p.num_pages = static_cast<int>(args.num_blocks);
   p.scale = args.scale;
   p.splits = sm90::attend_splits(config, part);
-  return sm90::launch_attend_decode(
-      p, config.kv_type == CacheType::kBF16 ? sm90::KvType::kBF16 : sm90::KvType::kE4M3, stream);
+  return p;
 }
 
 cudaError_t Plan::State::attend_prefill(const Part& part, const AttendArgs& args, cudaStream_t stream) const {
@@ -252,10 +198,7 @@ Status Plan::prepare(const Step& step, cudaStream_t stream) {
 Status Plan::index(const IndexArgs& args, cudaStream_t stream) const {
   const State& s = *state_;
   if (s.rows() == 0) return {};
-  if (Status status = check_pointer("q", args.q); !status.ok()) return status;
-  if (Status status = check_pointer("k_pages", args.k_pages); !status.ok()) return status;
-  if (Status status = check_pointer("selected", args.selected); !status.ok()) return status;
-  if (Status status = check_blocks(args.num_blocks, 2); !status.ok()) return status;
+  if (Status status = s.check_index(args); !status.ok()) return status;
   int64_t row = 0;
   for (const Part* part : {&s.step.decode, &s.step.prefill}) {
     if (part->total_queries == 0) continue;
@@ -282,7 +225,8 @@ Status Plan::attend(const AttendArgs& args, cudaStream_t stream) const {
     const AttendArgs of_part = s.args_of_part(args, row);
     const bool by_query = sm90::choose_attend(s.config, *part) == sm90::AttendKernel::kDecode;
     const cudaError_t error =
-        by_query ? s.attend_decode(*part, of_part, stream) : s.attend_prefill(*part, of_part, stream);
+        by_query ? sm90::launch_attend_decode(s.decode_params(*part, of_part), s.decode_type(), stream)
+                 : s.attend_prefill(*part, of_part, stream);
     if (error != cudaSuccess) return cuda_status(error, "launching sparse attention");
     row += part->total_queries;
   }
@@ -302,73 +246,6 @@ Status Plan::dense(const AttendArgs& args, cudaStream_t stream) const {
     row += part->total_queries;
   }
   return {};
-}
-
-Status Plan::State::check_store(const StoreArgs& args) const {
-  if (config.rotary_dim == 0) return {Code::kInvalid, "the plan's rotary_dim must not be 0 for store"};
-  if (step.positions == nullptr) return {Code::kInvalid, "the step's positions must not be null for store"};
-  const bool sparse = args.index_q.data != nullptr;
-  const struct {
-    const char* field;
-    const void* pointer;
-    int64_t stride;
-    bool wanted;
-  } inputs[] = {
-      {"q", args.q.data, args.q.stride, true},
-      {"k", args.k.data, args.k.stride, true},
-      {"v", args.v.data, args.v.stride, true},
-      {"index_q", args.index_q.data, args.index_q.stride, sparse},
-      {"index_k", args.index_k.data, args.index_k.stride, sparse},
-      {"q_norm", args.q_norm, 0, true},
-      {"k_norm", args.k_norm, 0, true},
-      {"index_q_norm", args.index_q_norm, 0, sparse},
-      {"index_k_norm", args.index_k_norm, 0, sparse},
-      {"slots", args.slots, 0, true},
-      {"q_out", args.q_out, 0, true},
-      {"index_q_out", args.index_q_out, 0, sparse},
-      {"kv_pages", args.kv_pages, 0, true},
-      {"index_pages", args.index_pages, 0, sparse},
-  };
-  for (const auto& in : inputs) {
-    if (!in.wanted) continue;
-    if (Status status = check_pointer(in.field, in.pointer); !status.ok()) return status;
-    if (in.stride % 8 != 0)
-      return {Code::kInvalid,
-              std::string(in.field) + ".stride must be a multiple of 8, got " + std::to_string(in.stride)};
-  }
-  return {};
-}
-
-Status Plan::store(const StoreArgs& args, cudaStream_t stream) const {
-  const State& s = *state_;
-  if (s.rows() == 0) return {};
-  if (Status status = s.check_store(args); !status.ok()) return status;
-  const auto bf16 = [](const void* data) { return static_cast<const __nv_bfloat16*>(data); };
-  const auto rows = [&](const StoreArgs::Rows& r) { return sm90::StoreRows{bf16(r.data), r.stride}; };
-  const sm90::StoreParams p{.q = rows(args.q),
-                            .k = rows(args.k),
-                            .v = rows(args.v),
-                            .index_q = rows(args.index_q),
-                            .index_k = rows(args.index_k),
-                            .q_norm = bf16(args.q_norm),
-                            .k_norm = bf16(args.k_norm),
-                            .index_q_norm = bf16(args.index_q_norm),
-                            .index_k_norm = bf16(args.index_k_norm),
-                            .rotary = reinterpret_cast<const float2*>(s.workspace + s.layout.rotary),
-                            .slots = args.slots,
-                            .kv_scales = args.kv_scales,
-                            .q_out = static_cast<__nv_bfloat16*>(args.q_out),
-                            .index_q_out = static_cast<__nv_bfloat16*>(args.index_q_out),
-                            .kv_pages = args.kv_pages,
-                            .index_pages = args.index_pages,
-                            .eps = args.eps,
-                            .rows = s.rows(),
-                            .query_heads = s.config.heads.query_heads,
-                            .kv_heads = s.config.heads.kv_heads,
-                            .half = s.config.rotary_dim / 2,
-                            .kv_type = element_of(s.config.kv_type),
-                            .index_type = element_of(s.config.index_type)};
-  return cuda_status(sm90::launch_store(p, stream), "launching the store");
 }
 
 std::string Plan::describe() const {

@@ -13,6 +13,8 @@ gpu::Status check_step(const gpu::PlanConfig& config, const gpu::Step& step);
 // The decode kernel reads the blocks of each query, the prefill kernel shares them among queries.
 enum class AttendKernel : uint8_t { kDecode, kPrefill };
 AttendKernel choose_attend(const gpu::PlanConfig& config, const gpu::Part& part);
+// Whether in a whole sparse layer attention selects for itself, from the scores of the index.
+bool selects_in_attention(const gpu::PlanConfig& config, const gpu::Part& decode);
 // CTAs that share a query in the decode kernel.
 int attend_splits(const gpu::PlanConfig& config, const gpu::Part& part);
 

@@ -162,6 +162,15 @@ AttendKernel choose_attend(const PlanConfig& config, const Part& part) {
   return few || part.max_queries <= kMaxDecodeQueries ? AttendKernel::kDecode : AttendKernel::kPrefill;
 }
 
+bool selects_in_attention(const PlanConfig& config, const Part& decode) {
+  if (config.batch_invariant || decode.max_queries != 1) return false;
+  if (decode.max_blocks <= config.selection.top_k) return true;  // there is nothing to choose
+  // With more rows, their CTAs would all start late, behind the scan, and then select.
+  constexpr int64_t kFewUnits = 4;
+  return int64_t{decode.total_queries} * config.heads.kv_heads <= kFewUnits &&
+         decode.max_blocks <= attend_select_blocks();
+}
+
 int attend_splits(const PlanConfig& config, const Part& part) {
   constexpr int kInvariantSplits = 4;  // any number would do
   return config.batch_invariant

@@ -67,6 +67,17 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* bar, uint32_t parity) {
       : "memory");
 }
 
+// The same for a barrier on which other CTAs' stores complete.
+__device__ __forceinline__ void mbarrier_wait_cluster(uint64_t* bar, uint32_t parity) {
+  asm volatile(
+      "{\n .reg .pred done;\n"
+      "retry:\n mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+      " @done bra finished;\n bra retry;\n"
+      "finished:\n}" ::"r"(smem_address(bar)),
+      "r"(parity)
+      : "memory");
+}
+
 // ---- bulk tensor copies ----
 
 __device__ __forceinline__ void prefetch_tensor_map(const CUtensorMap* map) {
@@ -198,6 +209,11 @@ __device__ __forceinline__ void let_next_kernel_start() {
 __device__ __forceinline__ void cluster_arrive() {
   asm volatile("barrier.cluster.arrive.release;" ::: "memory");
 }
+// The same without that promise, but for barriers after mbarrier_init_fence(): the release waits for all of
+// the thread's memory accesses, those to global memory too.
+__device__ __forceinline__ void cluster_arrive_relaxed() {
+  asm volatile("barrier.cluster.arrive.relaxed;" ::: "memory");
+}
 __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
@@ -209,13 +225,20 @@ __device__ __forceinline__ uint32_t cluster_address(const void* p, uint32_t rank
   return address;
 }
 
-__device__ __forceinline__ void store_cluster(uint32_t address, const float4& v) {
-  asm volatile("st.shared::cluster.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(address), "f"(v.x), "f"(v.y),
-               "f"(v.z), "f"(v.w)
-               : "memory");
+// Stores to another CTA's shared memory that complete, as copies do, on that CTA's barrier: 16 and 8 bytes.
+__device__ __forceinline__ void store_cluster(uint32_t address, const float4& v, uint32_t bar) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+          address),
+      "f"(v.x), "f"(v.y), "f"(v.z), "f"(v.w), "r"(bar)
+      : "memory");
 }
-__device__ __forceinline__ void store_cluster(uint32_t address, const float2& v) {
-  asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(v.x), "f"(v.y) : "memory");
+__device__ __forceinline__ void store_cluster(uint32_t address, const float2& v, uint32_t bar) {
+  asm volatile(
+      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(
+          address),
+      "f"(v.x), "f"(v.y), "r"(bar)
+      : "memory");
 }
 
 // Flags in global memory: what the storing thread wrote, or saw written before a barrier, is visible to

@@ -69,14 +69,14 @@ __device__ inline void finish(const AttendDecodeParams& p, AttendDecodeShared<Tr
     } else {
       const int shift = __ffs(splits) - 1, owner = row & (splits - 1);
       const int entry = (rank * Traits::kRows + row) >> shift;
-      store_cluster(cluster_address(&shared.inbox.out[entry][lane * 4], owner), value);
+      const uint32_t full = cluster_address(&shared.inbox_full, owner);
+      store_cluster(cluster_address(&shared.inbox.out[entry][lane * 4], owner), value, full);
       if (lane == 0)
-        store_cluster(cluster_address(&shared.inbox.max_sum[entry], owner), make_float2(max, sum));
+        store_cluster(cluster_address(&shared.inbox.max_sum[entry], owner), make_float2(max, sum), full);
     }
   }
-  if (splits == 1) return;
-  cluster_arrive();
-  cluster_wait();
+  if (splits == 1 || rank >= p.group) return;
+  mbarrier_wait_cluster(&shared.inbox_full, 0);
   switch (splits) {
     case 2:
       return merge_splits<Traits, 2>(p, shared, rank, out_scale, out, warp, lane);
@@ -116,6 +116,19 @@ struct DecodeFetch {
   }
 };
 
+// The selection of one unit into scratch.blocks. Ends with a barrier.
+template <typename Traits>
+__device__ inline void select_for_unit(const AttendDecodeParams& p, SelectScratch<Traits::kWarps>& scratch,
+                                       int unit, int position) {
+  const IndexSelection selection{p.top_k, p.select.local_blocks, p.select.init_blocks};
+  uint64_t keys[Traits::kSelectPerThread];
+  load_keys<Traits::kScores, Traits::kSelectPerThread>(
+      keys, p.select.scores + int64_t{unit} * p.max_blocks * Traits::kScores, 0, position, selection);
+  cta_largest(keys, scratch);
+  if (threadIdx.x < 32) order_blocks(scratch, p.top_k);
+  __syncthreads();
+}
+
 template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
     attend_decode_kernel(const __grid_constant__ AttendDecodeParams p,
@@ -126,16 +139,48 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
   const int unit = blockIdx.x / splits, rank = blockIdx.x % splits, head = unit % p.kv_heads;
   let_next_kernel_start();
   if (lane < Traits::kRing) mbarrier_init(&shared.full[warp][lane], 1);
+  if (threadIdx.x == 0) {
+    mbarrier_init(&shared.inbox_full, 1);
+    prefetch_tensor_map(&map);
+  }
   mbarrier_init_fence();
-  if (threadIdx.x == 0) prefetch_tensor_map(&map);
 
   // The step's metadata is older than the kernel before.
   const auto [request, position] = request_and_position(p, unit / p.kv_heads);
   const int32_t* table = p.block_table + int64_t{request} * p.max_blocks;
   const bool cached = p.max_blocks <= Traits::kTableCache;
   if (cached)
+#pragma unroll 4
     for (int i = threadIdx.x; i < p.max_blocks; i += Traits::kThreads) shared.table[i] = table[i];
   __syncthreads();
+  if (threadIdx.x == 0 && rank < p.group)  // what all CTAs send of this one's rows
+    mbarrier_arrive_expect(&shared.inbox_full, ((p.group - 1 - rank) / splits + 1) * splits *
+                                                   (Traits::kDim * sizeof(float) + sizeof(float2)));
+
+  const int slot = lane * splits + rank, first_key = warp * Traits::kWarpKeys;
+  const int blocks = position >= 0 ? position / Traits::kBlock + 1 : 0;
+  const bool whole = Traits::kSelects && blocks <= p.top_k;  // nothing to choose
+  int block = whole && slot < blocks ? slot : -1, visible = 0;
+  DecodeFetch<Traits> fetch{map, shared.area[warp].ring, shared.full[warp], 0, 0, first_key};
+  const auto look_up = [&] {
+    if (block < 0) return;
+    visible = min(Traits::kWarpKeys, position - block * Traits::kBlock + 1 - first_key);
+    const int page = cached ? shared.table[min(block, Traits::kTableCache - 1)] : table[block];
+    fetch.tile = (page * p.kv_heads + head) * 2;
+  };
+  const auto start_fetch = [&] {
+    fetch.slots = __ballot_sync(~0u, visible > 0);
+#pragma unroll
+    for (int i = 0; i < Traits::kRing; ++i) fetch.next(i, lane);
+  };
+  // Keys of earlier steps are older too. This step's are the request's last ones.
+  bool started = false;
+  if (whole) {
+    look_up();
+    const int first_new = position - (p.queries_per_request - 1);
+    started = !__any_sync(~0u, visible > 0 && block * Traits::kBlock + first_key + visible > first_new);
+    if (started) start_fetch();
+  }
   wait_for_previous_kernel();
 
   const int query_row = threadIdx.x / 16, query_piece = threadIdx.x % 16;
@@ -143,19 +188,21 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
   if (query_row < p.group)
     eight = *reinterpret_cast<const uint4*>(p.q + (int64_t{unit} * p.group + query_row) * Traits::kDim +
                                             query_piece * 8);
-  const int slot = lane * splits + rank, first_key = warp * Traits::kWarpKeys;
-  int block = -1, visible = 0, page = 0;
-  if (position >= 0 && slot < p.top_k) block = p.selected[int64_t{unit} * p.top_k + slot];
-  if (block >= 0) {
-    visible = min(Traits::kWarpKeys, position - block * Traits::kBlock + 1 - first_key);
-    page = cached ? shared.table[min(block, Traits::kTableCache - 1)] : table[block];
+  if constexpr (Traits::kSelects) {
+    if (!whole) select_for_unit<Traits>(p, shared.select, unit, position);
+    if (!whole && slot < p.top_k) block = shared.select.blocks[slot];
+    if (blockIdx.x == 0 && threadIdx.x == 0 && p.select.counter != nullptr) *p.select.counter = 0;
+    if (rank == 0 && threadIdx.x < p.top_k)
+      p.select.selected[int64_t{unit} * p.top_k + threadIdx.x] =
+          whole ? (static_cast<int>(threadIdx.x) < blocks ? static_cast<int>(threadIdx.x) : -1)
+                : shared.select.blocks[threadIdx.x];
+  } else {
+    if (position >= 0 && slot < p.top_k) block = p.selected[int64_t{unit} * p.top_k + slot];
   }
+  if (!whole) look_up();
   const uint32_t mine = __ballot_sync(~0u, visible > 0);
-  if (splits > 1) cluster_arrive();
-  DecodeFetch<Traits> fetch{map,  shared.area[warp].ring,         shared.full[warp],
-                            mine, (page * p.kv_heads + head) * 2, first_key};
-#pragma unroll
-  for (int i = 0; i < Traits::kRing; ++i) fetch.next(i, lane);
+  if (!started) start_fetch();
+  if (splits > 1) cluster_arrive_relaxed();  // the pages are in registers
 
   AttendDecodeWarp<Traits>::store_query(shared.query[query_row], query_piece, eight);
   const float k_scale = p.kv_scales != nullptr ? p.kv_scales[2 * head] : 1;

@@ -14,11 +14,21 @@ namespace msa::sm90 {
 
 enum class KvType : uint8_t { kBF16, kE4M3 };
 
+// The scores of the index scan, from which each CTA selects the blocks of its query for itself.
+struct AttendSelect {
+  const float* scores = nullptr;  // [rows, kv_heads, max_blocks * units_per_block]; nullptr: do not select
+  int32_t* selected = nullptr;    // [rows, kv_heads, top_k] out
+  uint32_t* counter = nullptr;    // of the scan: set to 0; nullptr: there was none
+  int units_per_block = 0;        // 2 or 4
+  int local_blocks = 0, init_blocks = 0;
+};
+
 struct AttendDecodeParams {
   const __nv_bfloat16* q = nullptr;      // [rows, kv_heads * group, 128]
   const void* kv_pages = nullptr;        // [pages, kv_heads, 2 (K, V), 128, 128]
   const float* kv_scales = nullptr;      // [kv_heads, 2 (K, V)] e4m3 only; nullptr: all 1
   const int32_t* selected = nullptr;     // [rows, kv_heads, top_k] ascending logical blocks, -1 tail
+  AttendSelect select;                   // instead of `selected`, up to attend_select_blocks() of a table
   const int32_t* block_table = nullptr;  // [num_requests, max_blocks]
   const int32_t* seq_lens =
       nullptr;  // [num_requests] keys, those of this step included; 0: a padding request
@@ -43,8 +53,12 @@ int attend_decode_splits(int rows, int kv_heads, int num_requests = 0);
 // No shape needs any today.
 int64_t attend_decode_workspace_bytes(int max_rows, int kv_heads);
 
+// The widest block table with which attention can select for itself.
+int attend_select_blocks();
+
 // block_table, seq_lens and cu_seqlens_q are read before the kernel ahead in the stream is over, if that one
-// lets its successor start early: they must be older.
+// lets its successor start early: they must be older. So are keys and values of earlier steps, where the
+// attention selects and there is nothing to choose.
 cudaError_t launch_attend_decode(const AttendDecodeParams& params, KvType kv_type, cudaStream_t stream);
 
 }  // namespace msa::sm90

@@ -2,16 +2,21 @@
 // How the decode attend kernel lays out its shared memory, and what one warp does with 16 keys.
 #pragma once
 
+#include <type_traits>
+
 #include "msa/sm90/attend/attend_decode.h"
+#include "msa/sm90/index/index_select.cuh"
 #include "msa/sm90/ptx.cuh"
 #include "msa/sm90/softmax.cuh"
 #include "msa/sm90/widen.cuh"
 
 namespace msa::sm90 {
 
-template <KvType kType>
+template <KvType kType, int kScoresPerBlock>
 struct AttendDecodeTraits {
   static constexpr bool kFp8 = kType == KvType::kE4M3;
+  static constexpr int kScores = kScoresPerBlock;  // of the index scan; 0: the selection is given
+  static constexpr bool kSelects = kScores > 0;
   static constexpr int kWarps = 8, kThreads = 32 * kWarps, kMinCtasPerSm = 2;
   static constexpr int kBlock = 128, kDim = 128, kRows = 16;
   static constexpr int kWarpKeys = kBlock / kWarps;  // a warp takes these of every block
@@ -24,6 +29,7 @@ struct AttendDecodeTraits {
   static constexpr int kOutStride = kDim + (kFp8 ? 16 : 8);
   static constexpr int kQueryStride = kDim + 8;  // bf16; the same for matrix loads
   static constexpr int kTableCache = 2048;       // blocks of a request whose pages are read ahead
+  static constexpr int kSelectPerThread = 4, kSelectBlocks = kThreads * kSelectPerThread;
   static_assert(kWarpKeys == 16 && kRows * kOutStride * 4 <= kRing * kPlaceBytes);
 };
 
@@ -45,7 +51,8 @@ struct AttendDecodeShared {
     Inbox inbox;
   };
   float warp_max[Traits::kWarps][Traits::kRows], warp_sum[Traits::kWarps][Traits::kRows];
-  uint64_t full[Traits::kWarps][Traits::kRing];
+  uint64_t full[Traits::kWarps][Traits::kRing], inbox_full;
+  std::conditional_t<Traits::kSelects, SelectScratch<Traits::kWarps>, char> select;
 };
 
 // 16 bytes of a line of a swizzled tile.

@@ -71,8 +71,18 @@ size_t place_schedule(const IndexShape& shape, void* base, IndexSchedule* out) {
   return at;
 }
 
-cudaError_t run_scan(const IndexLaunch& l, cudaStream_t stream) {
+bool one_query_each(const IndexLaunch& l) {
+  return l.shape.max_queries == 1 && l.cu_seqlens_q == nullptr;
+}
+
+// Scores of all blocks, unless every request sees all of its blocks.
+cudaError_t run_scores(const IndexLaunch& l, IndexScores* out, cudaStream_t stream) {
   const int unit_keys = 64 / element_bytes(l.key_type);
+  float* scores = static_cast<float*>(l.workspace);
+  uint32_t* counter = static_cast<uint32_t*>(l.schedule);
+  const bool scans = l.shape.max_blocks > l.selection.top_k;
+  *out = {scores, kBlock / unit_keys, scans ? counter : nullptr};
+  if (!scans) return cudaSuccess;
   // Lines of 128 bytes, so that a unit of keys is one box of 64 contiguous lines.
   const MatrixView view{.data = l.k_pages,
                         .element = l.key_type,
@@ -81,16 +91,19 @@ cudaError_t run_scan(const IndexLaunch& l, cudaStream_t stream) {
                         .box_rows = 64,
                         .box_columns = 128 / element_bytes(l.key_type)};
   CUtensorMap keys;
-  cudaError_t error = make_tensor_map(view, &keys);
-  if (error != cudaSuccess) return error;
-  const IndexBatch batch = batch_of(l);
-  float* scores = static_cast<float*>(l.workspace);
-  uint32_t* counter = static_cast<uint32_t*>(l.schedule);
-  error = launch_index_scan({batch, static_cast<const uint16_t*>(l.q), counter, scores}, l.key_type, keys,
-                            l.shape.num_sms, stream);
-  if (error != cudaSuccess) return error;
+  if (const cudaError_t error = make_tensor_map(view, &keys); error != cudaSuccess) return error;
+  const bool without_own = one_query_each(l) && l.selection.local_blocks >= 1;
+  const IndexScanParams p{
+      batch_of(l), l.selection.top_k, without_own, static_cast<const uint16_t*>(l.q), counter, scores};
+  return launch_index_scan(p, l.key_type, keys, l.shape.num_sms, stream);
+}
+
+cudaError_t run_scan(const IndexLaunch& l, cudaStream_t stream) {
+  IndexScores s;
+  if (const cudaError_t error = run_scores(l, &s, stream); error != cudaSuccess) return error;
   const IndexSelection selection{l.selection.top_k, l.selection.local_blocks, l.selection.init_blocks};
-  return launch_index_select({batch, selection, scores, counter, l.selected, kBlock / unit_keys}, stream);
+  return launch_index_select({batch_of(l), selection, s.scores, s.counter, l.selected, s.units_per_block},
+                             stream);
 }
 
 cudaError_t run_tile(const IndexLaunch& l, cudaStream_t stream) {
@@ -152,6 +165,15 @@ cudaError_t launch_index(const IndexLaunch& launch, cudaStream_t stream) {
   if (empty(launch.shape)) return cudaSuccess;
   if (!valid(launch)) return cudaErrorInvalidValue;
   return uses_scan(launch.shape) ? run_scan(launch, stream) : run_tile(launch, stream);
+}
+
+bool can_score(const IndexLaunch& launch) {
+  return uses_scan(launch.shape) && one_query_each(launch);
+}
+
+cudaError_t launch_scores(const IndexLaunch& launch, IndexScores* scores, cudaStream_t stream) {
+  if (!can_score(launch) || !valid(launch)) return cudaErrorInvalidValue;
+  return run_scores(launch, scores, stream);
 }
 
 }  // namespace msa::sm90

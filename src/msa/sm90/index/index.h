@@ -48,6 +48,13 @@ struct IndexLaunch {
   void* workspace = nullptr;             // index_workspace_bytes(), contents need not be kept
 };
 
+// What a scan of one query for each request leaves in a launch's buffers for attention to select from.
+struct IndexScores {
+  const float* scores;  // [total_queries, heads, max_blocks * units_per_block]
+  int units_per_block;
+  uint32_t* counter;  // to be set to 0 before the next scan; nullptr: there was none
+};
+
 size_t index_schedule_bytes(const IndexShape& shape);
 size_t index_workspace_bytes(const IndexShape& shape);
 
@@ -58,5 +65,9 @@ cudaError_t prepare_index(const IndexLaunch& launch, cudaStream_t stream);
 // kernel ahead in the stream is over, if that one lets its successor start early: they must be older. The
 // keys of this step need not be.
 cudaError_t launch_index(const IndexLaunch& launch, cudaStream_t stream);
+
+// The same without the selection, where each request has one query (can_score()): attention selects.
+bool can_score(const IndexLaunch& launch);
+cudaError_t launch_scores(const IndexLaunch& launch, IndexScores* scores, cudaStream_t stream);
 
 }  // namespace msa::sm90

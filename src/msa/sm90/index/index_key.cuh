@@ -123,55 +123,6 @@ __device__ __forceinline__ uint64_t cta_largest(uint64_t top, uint64_t (&lists)[
   return warp_largest(keys, scratch);
 }
 
-// Scratch of a CTA that selects together.
-template <int kWarps>
-struct CtaKeyScratch {
-  static constexpr int kPassed = 64;
-  uint64_t maxima[kWarps][32];
-  uint64_t lists[kWarps][kListLength];
-  uint64_t passed[kPassed];
-  KeyScratch warps[kWarps];
-  int count;
-};
-
-// The 16 largest of all threads' keys, as warp_largest(), by the same bound over the maxima of lanes of equal
-// number. All threads call it; the first warp has the result. A barrier must lie between two calls.
-template <int kWarps, int kPerThread>
-__device__ __forceinline__ uint64_t cta_largest(uint64_t (&keys)[kPerThread],
-                                                CtaKeyScratch<kWarps>& scratch) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  uint64_t mine = keys[0];
-#pragma unroll
-  for (int i = 1; i < kPerThread; ++i) mine = max_key(mine, keys[i]);
-  scratch.maxima[warp][lane] = mine;
-  if (threadIdx.x == 0) scratch.count = 0;
-  __syncthreads();
-  mine = scratch.maxima[0][lane];
-#pragma unroll
-  for (int w = 1; w < kWarps; ++w) mine = max_key(mine, scratch.maxima[w][lane]);
-  const uint32_t at_bound = __ballot_sync(kFullWarp, warp_rank(mine, scratch.warps[warp]) == kListLength - 1);
-  const uint64_t bound = at_bound != 0 ? max_key(__shfl_sync(kFullWarp, mine, __ffs(at_bound) - 1), 1) : 1;
-  int passing = 0;
-#pragma unroll
-  for (int i = 0; i < kPerThread; ++i) passing += keys[i] >= bound;
-  if (passing > 0) {
-    int at = atomicAdd(&scratch.count, passing);
-#pragma unroll
-    for (int i = 0; i < kPerThread; ++i)
-      if (keys[i] >= bound && at < scratch.kPassed) scratch.passed[at++] = keys[i];
-  }
-  __syncthreads();
-  const int count = scratch.count;
-  if (count > scratch.kPassed)
-    return cta_largest<kWarps>(warp_largest(keys, scratch.warps[warp]), scratch.lists, scratch.warps[warp]);
-  if (warp != 0) return 0;
-  uint64_t few[2] = {lane < count ? scratch.passed[lane] : 0,
-                     lane + 32 < count ? scratch.passed[lane + 32] : 0};
-  if (count > 32) return warp_largest(few, scratch.warps[0]);
-  const uint64_t sorted = warp_sorted(few[0], scratch.warps[0]);
-  return lane < kListLength ? sorted : 0;
-}
-
 // Writes the blocks of lanes [0, top_k) in ascending order, -1 at the tail.
 __device__ __forceinline__ void store_selection(uint64_t key, int top_k, int32_t* out) {
   const int lane = threadIdx.x % 32;

@@ -25,6 +25,8 @@ inline constexpr int kMaxUnitsPerBlock = 4;
 
 struct IndexScanParams {
   IndexBatch batch;
+  int top_k;          // requests that see no more blocks are not scanned
+  bool without_own;   // the newest block of each request, which is forced, is not scanned
   const uint16_t* q;  // [total_rows, kHeadDim] bf16
   uint32_t* counter;  // [1] tickets drawn; 0 at the start, the select kernel sets it back
   float* scores;      // [total_rows, max_blocks * kUnitsPerBlock] out: largest score of each unit of keys

@@ -30,14 +30,21 @@ struct IndexScanTraits {
   static_assert(kUnitKeys * kHeadDim * element_bytes(kKeyType) == kUnitBytes);
   static_assert(kUnitsPerBlock <= kMaxUnitsPerBlock && kRows % 8 == 0 && kRows <= kMaxScanRows);
 
+  // Ahead of the ring, whose stages follow one another so that a launch may have fewer: 1 is enough where no
+  // warp has more than one unit.
   struct Smem {
-    uint8_t ring[kWarps][kStages][kUnitBytes];
     uint64_t full[kWarps][kStages];
-    int32_t prefix[kMaxIndexRequests + 1];  // units before each request
-    int32_t unit[kWarps][kStages];          // what each stage holds
+    int32_t unit[kWarps][kStages];  // what each stage holds
     int32_t warp_total[kWarps];
+    // [num_requests + 1] units before each request
+    __device__ int32_t* prefix() { return reinterpret_cast<int32_t*>(this + 1); }
   };
-  static constexpr int kSmemBytes = sizeof(Smem);
+  static constexpr __host__ __device__ int ring_offset(int num_requests) {
+    return (static_cast<int>(sizeof(Smem)) + 4 * (num_requests + 1) + 1023) / 1024 * 1024;
+  }
+  static constexpr int smem_bytes(int num_requests, int stages) {
+    return ring_offset(num_requests) + stages * kWarps * kUnitBytes;
+  }
 };
 
 // Query fragments of one request in registers, as B operands: [k step][row tile][2].
@@ -154,7 +161,8 @@ __device__ __forceinline__ void scan_store(const float (&acc)[T::kKeyTiles][T::k
 
 // prefix[r] = units of all requests before r. Block-wide; ends with a barrier.
 template <typename T>
-__device__ __forceinline__ void scan_prefix(const IndexBatch& b, typename T::Smem& smem) {
+__device__ __forceinline__ void scan_prefix(const IndexScanParams& p, typename T::Smem& smem) {
+  const IndexBatch& b = p.batch;
   const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32;
   int carry = 0;
   for (int base = 0; base < b.num_requests; base += T::kThreads) {
@@ -162,7 +170,8 @@ __device__ __forceinline__ void scan_prefix(const IndexBatch& b, typename T::Sme
     int units = 0;
     if (request < b.num_requests) {
       const RequestRows r = request_rows(b, request);
-      if (r.rows > 0) units = (r.seq_len + T::kUnitKeys - 1) / T::kUnitKeys;
+      if (r.rows > 0 && r.seq_len > p.top_k * kBlock)
+        units = ((r.seq_len - 1) / kBlock + (p.without_own ? 0 : 1)) * T::kUnitsPerBlock;
     }
     int sum = units;
 #pragma unroll
@@ -178,11 +187,11 @@ __device__ __forceinline__ void scan_prefix(const IndexBatch& b, typename T::Sme
       if (w < warp) before += smem.warp_total[w];
       total += smem.warp_total[w];
     }
-    if (request < b.num_requests) smem.prefix[request] = before + sum - units;
+    if (request < b.num_requests) smem.prefix()[request] = before + sum - units;
     carry = total;
     __syncthreads();
   }
-  if (thread == 0) smem.prefix[b.num_requests] = carry;
+  if (thread == 0) smem.prefix()[b.num_requests] = carry;
   __syncthreads();
 }
 
@@ -249,13 +258,16 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   auto& smem = *reinterpret_cast<typename T::Smem*>(raw);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const IndexBatch& b = p.batch;
+  const auto place_of = [&](int stage) {
+    return raw + T::ring_offset(b.num_requests) + (stage * T::kWarps + warp) * T::kUnitBytes;
+  };
   let_next_kernel_start();
   if (lane < T::kStages) mbarrier_init(&smem.full[warp][lane], 1);
   mbarrier_init_fence();
   if (threadIdx.x == 0) prefetch_tensor_map(&keys);
-  scan_prefix<T>(b, smem);  // the step's metadata is older than the kernel before
+  scan_prefix<T>(p, smem);  // the step's metadata is older than the kernel before
 
-  ScanDeal<T> ahead(p.counter, smem.prefix[b.num_requests]);
+  ScanDeal<T> ahead(p.counter, smem.prefix()[b.num_requests]);
   const int end = ahead.end;
   int ahead_request = 0;
   // The page of the unit `ahead`, as read: a fetch needs it, and using it at once would wait for memory.
@@ -264,8 +276,8 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   };
   const auto place_ahead = [&]() -> Place {
     if (ahead.unit >= end) return {end, 0, 0};
-    while (smem.prefix[ahead_request + 1] <= ahead.unit) ++ahead_request;
-    const int unit = ahead.unit - smem.prefix[ahead_request];
+    while (smem.prefix()[ahead_request + 1] <= ahead.unit) ++ahead_request;
+    const int unit = ahead.unit - smem.prefix()[ahead_request];
     return {ahead.unit, b.block_table[int64_t{ahead_request} * b.max_blocks + unit / T::kUnitsPerBlock],
             unit % T::kUnitsPerBlock};
   };
@@ -275,21 +287,30 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if (place.unit >= end) return;
     const int key = place.page * kBlock + place.unit_in_page * T::kUnitKeys;
     mbarrier_arrive_expect(&smem.full[warp][stage], T::kUnitBytes);
-    tma_load_2d(smem.ring[warp][stage], &keys, &smem.full[warp][stage], 0, key * T::kLinesPerKey,
-                kEvictFirst);
+    tma_load_2d(place_of(stage), &keys, &smem.full[warp][stage], 0, key * T::kLinesPerKey, kEvictFirst);
   };
-  // The first unit is fetched before the kernel before is over, unless it has keys of this step, which that
-  // one may write. More, or on a long line, would take bandwidth that the kernel before still needs.
   Place first[T::kStages];
-  bool early = false;
 #pragma unroll
   for (int i = 0; i < T::kStages; ++i) {
     if (i > 0) ahead.advance();
     first[i] = place_ahead();
-    if (i == 0 && ahead.counter == nullptr && ahead.unit < end)
-      early = (ahead.unit + 1 - smem.prefix[ahead_request]) * T::kUnitKeys <=
-              request_rows(b, ahead_request).first_position;
   }
+  int request = 0;
+  RequestRows rows{};
+  // Whether the unit is another request's than the last one's.
+  const auto moves_on = [&](int unit) {
+    const int last = request;
+    while (smem.prefix()[request + 1] <= unit) ++request;
+    return request != last;
+  };
+  if (first[0].unit < end) {
+    moves_on(first[0].unit);
+    rows = request_rows(b, request);
+  }
+  // The first unit is fetched before the kernel before is over, unless it has keys of this step, which that
+  // one may write. More, or on a long line, would take bandwidth that the kernel before still needs.
+  const bool early = ahead.counter == nullptr && first[0].unit < end &&
+                     (first[0].unit + 1 - smem.prefix()[request]) * T::kUnitKeys <= rows.first_position;
   if (early) fetch(first[0], 0);
   wait_for_previous_kernel();
 #pragma unroll
@@ -299,107 +320,32 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   __syncwarp();
 
   ScanQueries<T> queries;
-  RequestRows rows{};
-  int request = -1, search = 0, stage = 0;
-  const auto look_up = [&](int unit) {
-    while (smem.prefix[search + 1] <= unit) ++search;
-    if (search == request) return;
-    request = search;
-    rows = request_rows(b, request);
-    queries.load(p.q + int64_t{rows.first_row} * kHeadDim, rows.rows);
-  };
-  if (first[0].unit < end) look_up(first[0].unit);  // on its way while the first ticket is
+  const auto load_queries = [&] { queries.load(p.q + int64_t{rows.first_row} * kHeadDim, rows.rows); };
+  load_queries();  // none without a unit; on their way while the first ticket is
+  int stage = 0;
   ahead.advance();
   Place next = place_ahead();  // read one unit before its fetch
   uint32_t parity = 0;
   const int64_t stride = int64_t{b.max_blocks} * T::kUnitsPerBlock;
   for (int here; (here = smem.unit[warp][stage]) < end;) {
-    look_up(here);
+    if (moves_on(here)) {
+      rows = request_rows(b, request);
+      load_queries();
+    }
     mbarrier_wait(&smem.full[warp][stage], parity);
     float acc[T::kKeyTiles][T::kRowTiles][4];
-    scan_products<T>(acc, queries, smem_address(smem.ring[warp][stage]));
+    scan_products<T>(acc, queries, smem_address(place_of(stage)));
     __syncwarp();
     fetch(next, stage);
     ahead.advance();
     next = place_ahead();
-    const int in_request = here - smem.prefix[request], first_key = in_request * T::kUnitKeys;
+    const int in_request = here - smem.prefix()[request], first_key = in_request * T::kUnitKeys;
     if (first_key + T::kUnitKeys - 1 > rows.first_position)
       scan_mask<T>(acc, first_key, rows.first_position, b.heads);
     scan_store<T>(acc, p.scores + int64_t{rows.first_row} * stride + in_request, stride, rows.rows);
     if (++stage == T::kStages) stage = 0, parity ^= 1;
     __syncwarp();
   }
-}
-
-// ---- select ----
-
-template <int kUnits, int kNumWarps, int kBlocksPerThread>
-struct IndexSelectTraits {
-  static constexpr int kUnitsPerBlock = kUnits;
-  static constexpr int kWarps = kNumWarps, kThreads = kWarps * 32, kPerThread = kBlocksPerThread;
-  static constexpr int kRound = kThreads * kPerThread;  // blocks
-  static_assert(kUnits == 1 || kUnits == 2 || kUnits == 4, "a block's unit scores are one vector");
-};
-
-// The score of a block: units that begin after `position` were not written.
-template <int kUnits>
-__device__ __forceinline__ float block_score(const float* scores, int block, int position) {
-  float units[kUnits];
-  if constexpr (kUnits == 4) {
-    const float4 v = reinterpret_cast<const float4*>(scores)[block];
-    units[0] = v.x, units[1] = v.y, units[2] = v.z, units[3] = v.w;
-  } else if constexpr (kUnits == 2) {
-    const float2 v = reinterpret_cast<const float2*>(scores)[block];
-    units[0] = v.x, units[1] = v.y;
-  } else {
-    units[0] = scores[block];
-  }
-  float best = kLowest;
-#pragma unroll
-  for (int i = 0; i < kUnits; ++i)
-    if (block * kBlock + i * (kBlock / kUnits) <= position) best = fmaxf(best, units[i]);
-  return best;
-}
-
-// One CTA per row, which takes all its blocks at once, or in rounds that hand on the best so far.
-template <typename T>
-__global__ void __launch_bounds__(T::kThreads, 1)
-    index_select_kernel(const __grid_constant__ IndexSelectParams p) {
-  __shared__ CtaKeyScratch<T::kWarps> scratch;
-  const int row = blockIdx.x;
-  const IndexBatch& b = p.batch;
-  const int request = request_of_row(b, row);
-  const RequestRows rows = request >= 0 ? request_rows(b, request) : RequestRows{};
-  const int position = rows.first_position + (row - rows.first_row) / b.heads;
-  const int own = position / kBlock, blocks = rows.rows > 0 ? own + 1 : 0;
-  const float* scores = p.scores + int64_t{row} * b.max_blocks * T::kUnitsPerBlock;
-  // The CTAs of many rows' attention would pile up on the SMs that the scan leaves first.
-  constexpr int kFewRows = 4;
-  const bool few = gridDim.x <= kFewRows;
-  if (few) let_next_kernel_start();
-  wait_for_previous_kernel();  // the metadata above is older than the kernel before
-  if (!few) let_next_kernel_start();
-  if (row == 0 && threadIdx.x == 0 && p.counter != nullptr) *p.counter = 0;  // for the next scan
-  uint64_t top = 0;
-  for (int base = 0; base < blocks; base += T::kRound) {
-    if (base > 0) __syncthreads();
-    float best[T::kPerThread];
-#pragma unroll
-    for (int i = 0; i < T::kPerThread; ++i) {
-      const int block = base + i * T::kThreads + threadIdx.x;
-      best[i] = block < blocks ? block_score<T::kUnitsPerBlock>(scores, block, position) : kLowest;
-    }
-    uint64_t keys[T::kPerThread + 1];
-#pragma unroll
-    for (int i = 0; i < T::kPerThread; ++i) {
-      const int block = base + i * T::kThreads + threadIdx.x;
-      keys[i] = block < blocks ? make_key(best[i], block, own, p.selection) : 0;
-    }
-    keys[T::kPerThread] = top;
-    top = cta_largest(keys, scratch);
-  }
-  if (threadIdx.x < 32)
-    store_selection(top, p.selection.top_k, p.selected + int64_t{row} * p.selection.top_k);
 }
 
 }  // namespace msa::sm90

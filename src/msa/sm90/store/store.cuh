@@ -1,31 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sixteen lanes take up to four heads of one row and kind (q, k, v, index q, index k) and go through them
-// together: norm weights and rotary values are fetched once, and the four chains of sums hide each other's
-// latency. A lane has four channels and the four that they are paired with, so that turning needs no other
-// lane.
+// Sixteen lanes take a chunk: up to four heads of one row and kind (q, k, v, index q, index k), which they go
+// through together: norm weights and rotary values are fetched once, and the four chains of sums hide each
+// other's latency. With few rows a chunk is one head, which is half of the code. A lane has four
+// channels and the four that they are paired with, so that turning needs no other lane.
 #pragma once
 
 #include <cuda_fp8.h>
 
+#include "msa/msa.h"
 #include "msa/sm90/ptx.cuh"
 #include "msa/sm90/store/store.h"
 
 namespace msa::sm90 {
 
+template <int kHeadsPerChunk>
 struct StoreTraits {
   static constexpr int kDim = 128, kBlock = 128;
   static constexpr int kPairs = 4;  // channels of a lane, and as many partners
   static constexpr int kLanes = kDim / (2 * kPairs);
-  static constexpr int kHeads = 4;  // of a chunk, all loaded before the first is used
+  static constexpr int kHeads = kHeadsPerChunk;  // all loaded before the first is used
   static constexpr int kThreads = 256, kMinCtasPerSm = 4;
   static constexpr int kChunksPerCta = kThreads / kLanes;
   static_assert(kLanes == 16, "two chunks to a warp");
+  static_assert(kHeads == 1 || kHeads == 4);
 };
+inline constexpr int kMaxStoreKvHeads = 4;
 
 // Chunks of a row: q heads, k, v and, in sparse layers, index q and index k.
+template <typename T>
 __host__ __device__ inline int store_chunks(const StoreParams& p) {
-  const int q_chunks = (p.query_heads + StoreTraits::kHeads - 1) / StoreTraits::kHeads;
-  return q_chunks + (p.index_q.data != nullptr ? 4 : 2);
+  const int q = (p.query_heads + T::kHeads - 1) / T::kHeads, kv = (p.kv_heads + T::kHeads - 1) / T::kHeads;
+  return q + (p.index_q.data != nullptr ? 3 * kv + 1 : 2 * kv);
 }
 
 // What one chunk does. Head h of it reads at from + 128 h and writes at to + h * head_stride elements.
@@ -35,38 +40,41 @@ struct StoreChunk {
   const float* scales;        // of head h at [2 h]; nullptr: 1
   char* to;
   int64_t head_stride;
-  int heads;
-  bool e4m3;
+  int row, heads;
+  bool e4m3, writes;
 };
 
-__device__ inline StoreChunk store_chunk(const StoreParams& p, int64_t row, int chunk, int64_t slot) {
-  using T = StoreTraits;
+template <typename T>
+__device__ inline StoreChunk store_chunk(const StoreParams& p, int row, int chunk) {
   constexpr int64_t kTile = T::kBlock * T::kDim;
   StoreChunk c = {};
+  const int64_t slot = p.slots[row];
   const int64_t block = slot >> 7, offset = (slot & (T::kBlock - 1)) * T::kDim;
   const int after_q = chunk - (p.query_heads + T::kHeads - 1) / T::kHeads;
+  const int of_kind = (p.kv_heads + T::kHeads - 1) / T::kHeads;
+  const int kind = (after_q >= of_kind) + (after_q >= 2 * of_kind) + (after_q >= 3 * of_kind);
+  const int first = (after_q < 0 ? chunk : after_q - kind * of_kind) * T::kHeads;
+  c.row = row;
+  c.writes = slot >= 0;
   c.head_stride = T::kDim;
+  c.heads = min(T::kHeads, (after_q < 0 ? p.query_heads : p.kv_heads) - first);
   if (after_q < 0) {
-    const int first = chunk * T::kHeads;
-    c.heads = min(T::kHeads, p.query_heads - first);
     c.from = p.q.data + row * p.q.stride + first * T::kDim;
     c.norm = p.q_norm;
-    c.to = reinterpret_cast<char*>(p.q_out + (row * p.query_heads + first) * T::kDim);
-  } else if (after_q < 2) {
-    const StoreRows& rows = after_q == 0 ? p.k : p.v;
-    c.heads = p.kv_heads;
-    c.from = rows.data + row * rows.stride;
-    c.norm = after_q == 0 ? p.k_norm : nullptr;
-    c.scales = p.kv_scales == nullptr ? nullptr : p.kv_scales + after_q;
+    c.to = reinterpret_cast<char*>(p.q_out + (int64_t{row} * p.query_heads + first) * T::kDim);
+  } else if (kind < 2) {
+    const StoreRows& rows = kind == 0 ? p.k : p.v;
+    c.from = rows.data + row * rows.stride + first * T::kDim;
+    c.norm = kind == 0 ? p.k_norm : nullptr;
+    c.scales = p.kv_scales == nullptr ? nullptr : p.kv_scales + 2 * first + kind;
     c.e4m3 = p.kv_type == Element::kE4M3;
     c.to = static_cast<char*>(p.kv_pages) +
-           ((block * p.kv_heads * 2 + after_q) * kTile + offset) * (c.e4m3 ? 1 : 2);
+           (((block * p.kv_heads + first) * 2 + kind) * kTile + offset) * (c.e4m3 ? 1 : 2);
     c.head_stride = 2 * kTile;
-  } else if (after_q == 2) {
-    c.heads = p.kv_heads;
-    c.from = p.index_q.data + row * p.index_q.stride;
+  } else if (kind == 2) {
+    c.from = p.index_q.data + row * p.index_q.stride + first * T::kDim;
     c.norm = p.index_q_norm;
-    c.to = reinterpret_cast<char*>(p.index_q_out + row * p.kv_heads * T::kDim);
+    c.to = reinterpret_cast<char*>(p.index_q_out + (int64_t{row} * p.kv_heads + first) * T::kDim);
   } else {
     c.heads = 1;
     c.from = p.index_k.data + row * p.index_k.stride;
@@ -134,6 +142,11 @@ struct StoreLane {
   }
 };
 
+__device__ __forceinline__ float norm_factor(double sum_of_squares, float eps) {
+  const float mean = static_cast<float>(sum_of_squares / kHeadDim);
+  return __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+}
+
 // The sixteen lanes' sums of four heads, each ending in all lanes: two steps that halve the heads a lane
 // looks after, two that complete its one, and one word back from each head's lanes.
 __device__ __forceinline__ void norm_factors(const double (&sums)[4], float eps, int lane, uint32_t mask,
@@ -146,54 +159,68 @@ __device__ __forceinline__ void norm_factors(const double (&sums)[4], float eps,
   mine += __shfl_xor_sync(mask, odd ? a : b, 4);
   mine += __shfl_xor_sync(mask, mine, 2);
   mine += __shfl_xor_sync(mask, mine, 1);
-  const float mean = static_cast<float>(mine / StoreTraits::kDim);
-  const float factor = __fdiv_rn(1.0f, __fsqrt_rn(__fadd_rn(mean, eps)));
+  const float factor = norm_factor(mine, eps);
 #pragma unroll
-  for (int h = 0; h < 4; ++h) factors[h] = __shfl_sync(mask, factor, h * 4, StoreTraits::kLanes);
+  for (int h = 0; h < 4; ++h) factors[h] = __shfl_sync(mask, factor, h * 4, 16);
 }
 
-template <typename T>
-__global__ void __launch_bounds__(T::kThreads, T::kMinCtasPerSm)
-    store_kernel(const __grid_constant__ StoreParams p) {
-  const uint32_t chunks = store_chunks(p), lane = threadIdx.x % T::kLanes;
-  const uint32_t unit = blockIdx.x * T::kChunksPerCta + threadIdx.x / T::kLanes, row = unit / chunks;
-  let_next_kernel_start();
-  wait_for_previous_kernel();
-  if (row >= p.rows) return;
-  const uint32_t mask = 0xffffu << (threadIdx.x & 16);
-  const int64_t slot = p.slots[row];
-  const StoreChunk c = store_chunk(p, row, static_cast<int>(unit % chunks), slot);
+// The same for one head, added in the same order.
+__device__ __forceinline__ void norm_factors(const double (&sums)[1], float eps, int, uint32_t mask,
+                                             float (&factors)[1]) {
+  double sum = sums[0];
+#pragma unroll
+  for (int distance = 8; distance > 0; distance /= 2) sum += __shfl_xor_sync(mask, sum, distance);
+  factors[0] = norm_factor(sum, eps);
+}
 
-  // Everything is asked for before anything is used, the slot too.
-  const int first = lane * T::kPairs, within = first & (p.half - 1);
-  const int low = 2 * (first - within) + within, high = low + p.half;
-  StoreRaw raw[T::kHeads] = {}, raw_weight = {};
-#pragma unroll
-  for (int h = 0; h < T::kHeads; ++h)
-    if (h < c.heads) raw[h].load(c.from + h * T::kDim, low, high);
-  float2 turn[4] = {};
-  const bool turns = c.norm != nullptr && first < p.half;
-  if (c.norm != nullptr) raw_weight.load(c.norm, low, high);
-  if (turns) {
-    const auto* from = reinterpret_cast<const float4*>(p.rotary + int64_t{row} * p.half + first);
-    const float4 a = from[0], b = from[1];
-    turn[0] = make_float2(a.x, a.y), turn[1] = make_float2(a.z, a.w);
-    turn[2] = make_float2(b.x, b.y), turn[3] = make_float2(b.z, b.w);
+// One chunk's way from the projections to where it belongs, by the sixteen lanes of `mask`. In two parts: the
+// first reads what no kernel of a step writes, the second is for after the wait.
+template <typename T>
+struct StoreWork {
+  StoreChunk c;
+  StoreRaw weight = {};
+  int first, low, high;  // channels of this lane: of the rotary table, and the first of its four and partners
+  bool turns;
+
+  __device__ __forceinline__ StoreWork(const StoreParams& p, const StoreChunk& chunk, int lane) : c(chunk) {
+    first = lane * T::kPairs;
+    const int within = first & (p.half - 1);
+    low = 2 * (first - within) + within, high = low + p.half;
+    turns = c.norm != nullptr && first < p.half;
+    if (c.norm != nullptr) weight.load(c.norm, low, high);
   }
-  float factors[4] = {};
-  if (c.norm != nullptr) {
-    double sums[4];
+
+  __device__ __forceinline__ void run(const StoreParams& p, int lane, uint32_t mask) {
+    StoreRaw raw[T::kHeads] = {};
 #pragma unroll
-    for (int h = 0; h < T::kHeads; ++h) sums[h] = h < c.heads ? StoreLane(raw[h]).sum_of_squares() : 0.0;
-    norm_factors(sums, p.eps, lane, mask, factors);
+    for (int h = 0; h < T::kHeads; ++h)
+      if (h < c.heads) raw[h].load(c.from + h * T::kDim, low, high);
+    float2 turn[4] = {};
+    if (turns) {
+      const auto* from = reinterpret_cast<const float4*>(p.rotary + int64_t{c.row} * p.half + first);
+      const float4 a = from[0], b = from[1];
+      turn[0] = make_float2(a.x, a.y), turn[1] = make_float2(a.z, a.w);
+      turn[2] = make_float2(b.x, b.y), turn[3] = make_float2(b.z, b.w);
+    }
+    float factors[T::kHeads] = {};
+    if (c.norm != nullptr) {
+      double sums[T::kHeads];
+#pragma unroll
+      for (int h = 0; h < T::kHeads; ++h) sums[h] = h < c.heads ? StoreLane(raw[h]).sum_of_squares() : 0.0;
+      norm_factors(sums, p.eps, lane, mask, factors);
+    }
+    if (!c.writes) return;
+#pragma unroll
+    for (int h = 0; h < T::kHeads; ++h) {
+      if (h >= c.heads) continue;
+      StoreLane head(raw[h]);
+      if (c.norm != nullptr) head.scale(factors[h], StoreLane(weight));
+      if (turns) head.turn(turn);
+      write(head, h);
+    }
   }
-  if (slot < 0) return;
-#pragma unroll
-  for (int h = 0; h < T::kHeads; ++h) {
-    if (h >= c.heads) continue;
-    StoreLane head(raw[h]);
-    if (c.norm != nullptr) head.scale(factors[h], StoreLane(raw_weight));
-    if (turns) head.turn(turn);
+
+  __device__ __forceinline__ void write(const StoreLane& head, int h) const {
     if (c.e4m3) {
       const float scale = c.scales == nullptr ? 1.0f : c.scales[2 * h];
       char* to = c.to + h * c.head_stride;
@@ -205,6 +232,18 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinCtasPerSm)
       *reinterpret_cast<uint2*>(to + high * 2) = head.as_bf16(4);
     }
   }
+};
+
+template <typename T>
+__global__ void __launch_bounds__(T::kThreads, T::kMinCtasPerSm)
+    store_kernel(const __grid_constant__ StoreParams p) {
+  const uint32_t chunks = store_chunks<T>(p), lane = threadIdx.x % T::kLanes;
+  const uint32_t unit = blockIdx.x * T::kChunksPerCta + threadIdx.x / T::kLanes, row = unit / chunks;
+  let_next_kernel_start();
+  if (row >= p.rows) return;
+  StoreWork<T> work(p, store_chunk<T>(p, row, unit % chunks), lane);
+  wait_for_previous_kernel();
+  work.run(p, lane, 0xffffu << (threadIdx.x & 16));
 }
 
 struct RotaryTraits {
