@@ -96,6 +96,7 @@ void run_moe(const Layer& layer, const std::string& name, int rows, Family famil
   fill_random<<<1024, 256>>>(reinterpret_cast<uint32_t*>(x), int64_t{rows} * s.hidden / 2, 3, false);
   auto* workspace =
       allocate<uint8_t>(std::max(moe_many_workspace_bytes(s, rows), moe_few_workspace_bytes(s, rows)));
+  CHECK(cudaMemset(workspace, 0, kMoeBarrierBytes));
   CHECK(cudaDeviceSynchronize());
   MoeArgs args{.x = x, .weights = weights, .alpha = 1.702f, .limit = 7, .beta = 1, .scaling = 2};
   args.out = out, args.workspace = workspace, args.rows = rows;

@@ -99,7 +99,8 @@ TEST_P(MoeCpuTest, AgreesWithTheCpuReference) {
     const DeviceArray<BFloat16> x_device(x), out_device(x.size());
     const DeviceArray<int32_t> ids_device(ids);
     const DeviceArray<float> weights_device(weights);
-    const DeviceArray<uint8_t> workspace(static_cast<size_t>(cuda::moe_workspace_bytes(s, rows)));
+    const DeviceArray<uint8_t> workspace(
+        std::vector<uint8_t>(static_cast<size_t>(cuda::moe_workspace_bytes(s, rows))));
     const auto bf16 = [](const DeviceArray<BFloat16>& a) {
       return reinterpret_cast<__nv_bfloat16*>(a.data());
     };

@@ -11,7 +11,7 @@ namespace sparrow::ops::cuda {
 struct CombineParams {
   const __nv_bfloat16* parts = nullptr;  // [places, hidden]
   const float* weights = nullptr;        // [rows, top_k], ascending by expert
-  const int32_t* place_of = nullptr;     // [rows, top_k]
+  const int32_t* place_of = nullptr;     // [rows, top_k]; -1: not there
   __nv_bfloat16* out = nullptr;          // [rows, hidden]
   int rows = 0, hidden = 0, top_k = 0;
   float scaling = 1;
@@ -38,8 +38,10 @@ static __global__ void __launch_bounds__(Combine::kThreads)
   const int64_t row = blockIdx.x;
   msa::sm90::wait_for_previous_kernel();
   if (threadIdx.x < p.top_k) {
-    places[threadIdx.x] = p.place_of[row * p.top_k + threadIdx.x];
-    factors[threadIdx.x] = p.weights[row * p.top_k + threadIdx.x] * p.scaling;
+    // Instead of one that is not there, none of the shared expert.
+    const int place = p.place_of[row * p.top_k + threadIdx.x];
+    places[threadIdx.x] = place < 0 ? p.rows * p.top_k + static_cast<int>(row) : place;
+    factors[threadIdx.x] = place < 0 ? 0 : p.weights[row * p.top_k + threadIdx.x] * p.scaling;
   }
   __syncthreads();
   for (int c = threadIdx.x * 8; c < p.hidden; c += Combine::kThreads * 8) {

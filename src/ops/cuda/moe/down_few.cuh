@@ -28,14 +28,15 @@ struct DownFewParams {
 };
 
 struct DownFew {
-  static constexpr int kTokens = 16, kMaxWarps = 8, kMaxThreads = (kMaxWarps + 1) * 32;
+  using Route = RouteFew<16>;
+  static constexpr int kTokens = Route::kTokens, kMaxWarps = 8, kMaxThreads = (kMaxWarps + 1) * 32;
   static constexpr int kMaxSlab = kMaxWarps * 8;
   static constexpr int kMaxDepth = 384, kMaxStages = 8;
   struct Smem {  // then sums [rows][slab], then the ring
     uint64_t full[kMaxStages], empty[kMaxStages];
-    float factor[kFewPairs + kFewRows];  // of each place
-    int32_t row[kFewPairs + kFewRows];
-    RouteFew route;
+    float factor[Route::kMaxPlaces];  // of each place
+    int32_t row[Route::kMaxPlaces];
+    Route route;
   };
   static constexpr int kSumsOffset = (sizeof(Smem) + 127) / 128 * 128;
   static constexpr int ring_offset(int rows, int slab) {
@@ -167,9 +168,10 @@ static __global__ void __launch_bounds__(DownFew::kMaxThreads, 1)
     msa::sm90::mbarrier_init_fence();
   }
   // The routing is older than the kernel before, which lets this one start only after it has waited itself.
-  route_few<DownFew::kTokens>(smem.route, p.ids, p.rows, p.num_experts, p.top_k);
+  route_few(smem.route, p.ids, p.rows, p.num_experts, p.top_k);
   const int pairs = p.rows * p.top_k;
   for (int i = threadIdx.x; i < pairs + p.rows; i += blockDim.x) {
+    if (i >= smem.route.num_routed && i < pairs) continue;
     const int pair = smem.route.pair_at[i];
     smem.row[i] = row_of_pair(pair, pairs, p.top_k);
     smem.factor[i] = pair < pairs ? p.weights[pair] * p.scaling : 1.0f;

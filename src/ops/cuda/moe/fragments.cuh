@@ -37,6 +37,10 @@ __device__ __forceinline__ void multiply_words(float (&d)[4], const Line& a0, co
   msa::sm90::mma_16x8x16(d, a, b.lower[i], b.upper[i]);
 }
 
+__device__ __forceinline__ float4 add(const float4& a, const float4& b) {
+  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
+}
+
 __device__ __forceinline__ float swiglu(float gate, float up, float alpha, float limit, float beta) {
   const float g = fminf(gate, limit), u = fminf(fmaxf(up, -limit), limit);
   return (u + beta) * g / (1.0f + __expf(-alpha * g));

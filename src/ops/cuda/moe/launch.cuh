@@ -22,6 +22,16 @@ inline constexpr int smem_share(int ctas) {
   return 233472 / ctas / 128 * 128 - 1024;
 }
 
+// CTAs of a kernel that an SM holds at once.
+template <typename Params>
+int resident_ctas(void (*kernel)(Params), int threads, int smem_bytes) {
+  int ctas = 0;
+  SPARROW_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes));
+  SPARROW_CUDA(
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&ctas, kernel, threads, static_cast<size_t>(smem_bytes)));
+  return ctas;
+}
+
 template <typename Params>
 void launch_overlapped(void (*kernel)(Params), int grid, int cluster, int threads, int smem_bytes,
                        cudaStream_t stream, const Params& params) {

@@ -23,7 +23,7 @@ struct MoeShape {
 // 8).
 struct MoeArgs {
   const __nv_bfloat16* x = nullptr;        // [rows, hidden]
-  const int32_t* ids = nullptr;            // [rows, top_k], ascending in a row
+  const int32_t* ids = nullptr;            // [rows, top_k], ascending in a row; < 0: not there
   const float* weights = nullptr;          // [rows, top_k]
   const __nv_bfloat16* gate_up = nullptr;  // [num_experts + 1, 2 * inter, hidden]
   const __nv_bfloat16* down = nullptr;     // [num_experts + 1, hidden, inter]
@@ -31,7 +31,7 @@ struct MoeArgs {
         beta = 0;                // swiglu: (clamp(up) + beta) * g * sigmoid(alpha * g), g = min(gate, limit)
   float scaling = 1;             // of the routed experts' sum
   __nv_bfloat16* out = nullptr;  // [rows, hidden]
-  void* workspace = nullptr;     // moe_workspace_bytes, 256-byte aligned; any contents
+  void* workspace = nullptr;     // moe_workspace_bytes, 256-byte aligned; zeros before its first use
   int rows = 0;
   bool batch_invariant = false;  // few rows run as many do: a row's bits do not depend on their number
 };
@@ -39,7 +39,8 @@ struct MoeArgs {
 int64_t moe_workspace_bytes(const MoeShape& shape, int max_rows);
 
 // out = scaling * sum over the picked experts of weight * expert(x) + shared(x), summed in f32 by ascending
-// expert id, the shared expert last. A row's bits do not change from run to run.
+// expert id, the shared expert last. A row's bits do not change from run to run. Few rows wait for each other
+// across the device: not to be run in two streams of a device at once.
 void moe(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream);
 
 }  // namespace sparrow::ops::cuda

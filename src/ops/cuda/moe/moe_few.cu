@@ -3,6 +3,7 @@
 
 #include "ops/cuda/linear_small.h"
 #include "ops/cuda/moe/down_few.cuh"
+#include "ops/cuda/moe/experts_few.cuh"
 #include "ops/cuda/moe/stream_launch.cuh"
 
 namespace sparrow::ops::cuda {
@@ -12,9 +13,19 @@ int round_up(int n, int multiple) {
   return (n + multiple - 1) / multiple * multiple;
 }
 
+__nv_bfloat16* hidden_rows(const MoeArgs& args) {
+  return reinterpret_cast<__nv_bfloat16*>(static_cast<uint8_t*>(args.workspace) + kMoeBarrierBytes);
+}
+
+// Columns of a stage of the second product.
+int down_depth(int inter, int max_depth) {
+  const int chunks = (inter + max_depth - 1) / max_depth;
+  return round_up((inter + chunks - 1) / chunks, 64);
+}
+
 StreamParams gate_up_params(const MoeShape& shape, const MoeArgs& args) {
   return {.ids = args.ids,
-          .out = args.workspace,
+          .out = hidden_rows(args),
           .rows = args.rows,
           .columns = shape.hidden,
           .out_rows = 2 * shape.inter,
@@ -38,7 +49,7 @@ void launch_gate_up(const MoeShape& shape, const MoeArgs& args, cudaStream_t str
 
 void launch_down(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
   DownFewParams p{.w = args.down,
-                  .h = static_cast<const __nv_bfloat16*>(args.workspace),
+                  .h = hidden_rows(args),
                   .ids = args.ids,
                   .weights = args.weights,
                   .out = args.out,
@@ -48,8 +59,7 @@ void launch_down(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream
                   .num_experts = shape.num_experts,
                   .top_k = shape.top_k,
                   .scaling = args.scaling};
-  const int chunks = round_up(shape.inter, DownFew::kMaxDepth) / DownFew::kMaxDepth;
-  p.depth = round_up((shape.inter + chunks - 1) / chunks, 64);
+  p.depth = down_depth(shape.inter, DownFew::kMaxDepth);
   // Half an SM for each CTA where rows are few: it starts when the first of the two CTAs of gate and up is
   // gone.
   constexpr int kHalfRows = 8;
@@ -66,14 +76,50 @@ void launch_down(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream
 }  // namespace
 
 bool moe_few_fits(const MoeShape& shape, int rows) {
-  return rows <= kFewRows && rows * shape.top_k <= kFewPairs && shape.num_experts <= kMaxExperts;
+  return rows <= kFewRows && shape.top_k <= kFewTopK && rows * shape.top_k <= kFewPairs &&
+         shape.num_experts <= kMaxExperts && shape.hidden <= ExpertsFew::kMaxSlab * num_sms();
 }
 
 int64_t moe_few_workspace_bytes(const MoeShape& shape, int rows) {
-  return int64_t{rows} * (shape.top_k + 1) * shape.inter * 2;
+  return kMoeBarrierBytes + int64_t{rows} * (shape.top_k + 1) * shape.inter * 2;
+}
+
+void moe_one_launch(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
+  using T = ExpertsFew;
+  ExpertsFewParams p{.gate_up = line_map(args.gate_up, int64_t{shape.num_experts + 1} * 2 * shape.inter,
+                                         shape.hidden, T::kRows, T::kDepth / 64),
+                     .down = args.down,
+                     .x = args.x,
+                     .ids = args.ids,
+                     .weights = args.weights,
+                     .h = hidden_rows(args),
+                     .out = args.out,
+                     .barrier = static_cast<uint32_t*>(args.workspace),
+                     .rows = args.rows,
+                     .hidden = shape.hidden,
+                     .inter = shape.inter,
+                     .num_experts = shape.num_experts,
+                     .top_k = shape.top_k,
+                     .alpha = args.alpha,
+                     .limit = args.limit,
+                     .beta = args.beta,
+                     .scaling = args.scaling};
+  constexpr int kSmemBytes = smem_share(T::kCtasPerSm);
+  const int slots = num_sms() * resident_ctas(experts_few_kernel, T::kThreads, kSmemBytes);
+  p.depth = down_depth(shape.inter, T::kMaxDepth);
+  p.slab = round_up((shape.hidden + slots - 1) / slots, 8);
+  p.holds = p.depth == shape.inter;
+  p.ring_offset = T::kHeldOffset + (p.holds ? (p.slab + args.rows) * p.depth * 2 : 0);
+  p.ring_bytes = kSmemBytes - p.ring_offset;
+  // As many units as the rows allow at most; the device counts the real ones.
+  const int units = (args.rows * shape.top_k + 1) * (2 * shape.inter / T::kRows);
+  const int slabs = (shape.hidden + p.slab - 1) / p.slab;
+  launch_overlapped(experts_few_kernel, std::min(slots, std::max(units, slabs)), 1, T::kThreads, kSmemBytes,
+                    stream, p);
 }
 
 void moe_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, unsigned parts) {
+  if (args.rows <= kMoeOneLaunchRows && parts == kMoeAll) return moe_one_launch(shape, args, stream);
   if (parts & kMoeGateUp) {
     if (args.rows <= 8)
       launch_gate_up<8>(shape, args, stream);
@@ -87,8 +133,7 @@ void mlp_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, un
   if (parts & kMoeGateUp)
     launch_stream_rows<StreamJob::kGateUp>({args.gate_up, args.x}, gate_up_params(shape, args), stream);
   if (parts & kMoeDown)
-    linear_small(args.down, static_cast<const __nv_bfloat16*>(args.workspace), args.out, args.rows,
-                 shape.hidden, shape.inter, stream);
+    linear_small(args.down, hidden_rows(args), args.out, args.rows, shape.hidden, shape.inter, stream);
 }
 
 }  // namespace sparrow::ops::cuda

@@ -17,7 +17,7 @@ struct Layout {
 
   Layout(const MoeShape& shape, int rows) {
     const int64_t pairs = int64_t{rows} * shape.top_k, places = pairs + rows;
-    bytes = 0;
+    bytes = kMoeBarrierBytes;
     const auto take = [&](int64_t size) {
       const int64_t at = bytes;
       bytes = (at + size + 255) / 256 * 256;

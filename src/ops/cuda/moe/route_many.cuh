@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Who goes where, for many rows: the CTAs of one cluster sort the (row, slot) pairs by expert and cut each
 // expert's places into token tiles. Which of an expert's places a pair gets is left to chance: no bit of any
-// result depends on it.
+// result depends on it. A pair with a negative id is not there.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ struct Share {
 struct RouteManyParams {
   const int32_t* ids = nullptr;  // [rows, top_k]
   int32_t* row_at = nullptr;     // [pairs + rows] place -> row; the shared expert's places come last
-  int32_t* place_of = nullptr;   // [pairs]
+  int32_t* place_of = nullptr;   // [pairs]; -1: not there
   Share* shares = nullptr;       // the shared expert's (the widest), then ascending by expert
   int32_t* num_shares = nullptr;
   int rows = 0, num_experts = 0, top_k = 0;
@@ -46,8 +46,8 @@ __device__ __forceinline__ Share tile_of(int expert, int begin, int count, int t
   return {expert, begin + tile * size, min(size, count - tile * size)};
 }
 
-// Calls visit(pair, expert, rank) for this thread's pairs, several loads ahead; ranks are what place_of
-// holds, or 0.
+// Calls visit(pair, expert, rank) for this thread's pairs, several loads ahead; the expert is -1 where the
+// pair is not there, ranks are what place_of holds, or 0.
 template <bool kRanks, typename Visit>
 __device__ __forceinline__ void visit_pairs(const RouteManyParams& p, int pairs, const Visit& visit) {
   constexpr int kStride = RouteMany::kThreads * RouteMany::kCluster;
@@ -58,12 +58,12 @@ __device__ __forceinline__ void visit_pairs(const RouteManyParams& p, int pairs,
     for (int i = 0; i < RouteMany::kLoads; ++i) {
       const int pair = base + i * kStride;
       // Rows that are padding may carry any id.
-      ids[i] = pair < pairs ? min(max(p.ids[pair], 0), p.num_experts - 1) : -1;
+      ids[i] = pair < pairs ? max(-1, min(p.ids[pair], p.num_experts - 1)) : -1;
       ranks[i] = kRanks && pair < pairs ? p.place_of[pair] : 0;
     }
 #pragma unroll
     for (int i = 0; i < RouteMany::kLoads; ++i)
-      if (ids[i] >= 0) visit(base + i * kStride, ids[i], ranks[i]);
+      if (base + i * kStride < pairs) visit(base + i * kStride, ids[i], ranks[i]);
   }
 }
 
@@ -121,8 +121,9 @@ static __global__ void __cluster_dims__(RouteMany::kCluster, 1, 1) __launch_boun
   if (thread < RouteMany::kMaxExperts) smem.count[thread] = 0;
   __syncthreads();
   msa::sm90::wait_for_previous_kernel();
-  visit_pairs<false>(p, pairs,
-                     [&](int pair, int id, int) { p.place_of[pair] = atomicAdd(&smem.count[id], 1); });
+  visit_pairs<false>(p, pairs, [&](int pair, int id, int) {
+    p.place_of[pair] = id < 0 ? -1 : atomicAdd(&smem.count[id], 1);
+  });
   __syncthreads();
   msa::sm90::cluster_arrive();
   msa::sm90::cluster_wait();
@@ -132,6 +133,7 @@ static __global__ void __cluster_dims__(RouteMany::kCluster, 1, 1) __launch_boun
   if (thread < 32) list_tiles(p, smem, pairs);
   __syncthreads();
   visit_pairs<true>(p, pairs, [&](int pair, int id, int rank) {
+    if (id < 0) return;
     const int place = smem.begin[id] + rank;
     p.place_of[pair] = place;
     p.row_at[place] = pair / p.top_k;

@@ -64,7 +64,7 @@ struct StreamTraits {
   struct Smem {  // the ring follows
     alignas(16) float sums[kWarpsK][kTokens][kSumStride];
     uint64_t full[kMaxStages], empty[kMaxStages];
-    std::conditional_t<kRouted, RouteFew, NoRoute> route;
+    std::conditional_t<kRouted, RouteFew<kTokens>, NoRoute> route;
   };
   static constexpr int kRingOffset = (sizeof(Smem) + 127) / 128 * 128;
   static constexpr int smem_bytes(int stages) { return kRingOffset + stages * kStageBytes; }
@@ -185,10 +185,6 @@ __device__ __forceinline__ void stream_produce(const StreamParams& p, typename T
       ring.next();
     }
   }
-}
-
-__device__ __forceinline__ float4 add(const float4& a, const float4& b) {
-  return {a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w};
 }
 
 // The sums of four neighbouring weight rows and one token: over this CTA's warps, or over the cluster.
@@ -334,7 +330,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kCtasPerSm)
   if constexpr (T::kRouted) {
     // Not before the wait: down_few reads the routing as soon as it starts.
     msa::sm90::let_next_kernel_start();
-    route_few<T::kTokens>(smem.route, p.ids, p.rows, p.num_experts, p.top_k);
+    route_few(smem.route, p.ids, p.rows, p.num_experts, p.top_k);
   }
   if (produces) {
     stream_produce<T>(p, smem, ring_base, first_unit, stride, rank, early);

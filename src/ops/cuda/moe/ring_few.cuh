@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the experts of few rows share between their two products: a ring of shared memory for pieces of
+// unequal size (weights, and as many rows as go with them), and a barrier over all CTAs.
+#pragma once
+
+#include <cstdint>
+
+#include "msa/sm90/ptx.cuh"
+
+namespace sparrow::ops::cuda {
+
+struct FewRing {
+  static constexpr int kSlots = 8;  // pieces in the ring at most
+  uint64_t full[kSlots], empty[kSlots];
+  int32_t offset[kSlots];  // of each piece; written before it is announced
+};
+
+// The producer warp's view. Pieces are used in the order in which they were placed, so that the oldest is
+// always the first to be free again.
+struct FewRingWriter {
+  FewRing& ring;
+  int bytes;
+  int placed = 0, released = 0;  // pieces so far
+  int newest = 0, end = 0;       // where the newest piece begins and ends
+
+  // Where a piece of this size can lie now, or -1.
+  __device__ __forceinline__ int fit(int size) const {
+    if (placed == released) return 0;
+    if (placed - released == FewRing::kSlots) return -1;
+    const int oldest = ring.offset[released % FewRing::kSlots];
+    if (newest < oldest) return end + size <= oldest ? end : -1;
+    if (end + size <= bytes) return end;
+    return size <= oldest ? 0 : -1;
+  }
+  __device__ __forceinline__ void release() {
+    msa::sm90::mbarrier_wait(&ring.empty[released % FewRing::kSlots], released / FewRing::kSlots % 2);
+    ++released;
+  }
+  // Takes the place that fit() has named and announces its bytes. Returns its slot.
+  __device__ __forceinline__ int place(int offset, int size, int announced) {
+    const int slot = placed % FewRing::kSlots;
+    if (threadIdx.x % 32 == 0) {
+      ring.offset[slot] = offset;
+      msa::sm90::mbarrier_arrive_expect(&ring.full[slot], announced);
+    }
+    __syncwarp();
+    newest = offset, end = offset + size, ++placed;
+    return slot;
+  }
+};
+
+// A consumer warp's view.
+struct FewRingReader {
+  FewRing& ring;
+  int used = 0;
+
+  // Waits for the next piece and returns where it lies.
+  __device__ __forceinline__ int wait() const {
+    const int slot = used % FewRing::kSlots;
+    msa::sm90::mbarrier_wait(&ring.full[slot], used / FewRing::kSlots % 2);
+    return ring.offset[slot];
+  }
+  __device__ __forceinline__ void done() {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) msa::sm90::mbarrier_arrive(&ring.empty[used % FewRing::kSlots]);
+    ++used;
+  }
+};
+
+// A barrier over the grid: a word whose highest bit changes when the last CTA has arrived and whose other
+// bits are then zero again, so that the next launch may have another grid. All CTAs must be on the device at
+// once.
+struct GridBarrier {
+  uint32_t* word;
+
+  // Which state the word is in. To be read before this CTA arrives.
+  __device__ __forceinline__ uint32_t phase() const {
+    uint32_t value;
+    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    return value & 0x80000000u;
+  }
+  // One thread of a CTA; what it wrote, or saw written before a barrier of its CTA, is visible to all who
+  // have waited.
+  __device__ __forceinline__ void arrive() const {
+    const uint32_t step = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u;
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(word), "r"(step) : "memory");
+  }
+  __device__ __forceinline__ void wait(uint32_t phase) const {
+    uint32_t value;
+    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
+    while ((value & 0x80000000u) == phase);
+  }
+};
+
+// Ordinary writes to global memory that this thread has seen are visible to copies it asks for from here on.
+__device__ __forceinline__ void fence_async_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
+}  // namespace sparrow::ops::cuda
