@@ -1,13 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times the small operations of the forward pass (norms, router, sampler) over a fixed list of cases: median
-// of graph replays, inputs rotated past the L2 where they are larger than a tenth of it. Prints the floor:
-// each byte once at 4,459 GB/s read or 4,275 GB/s copied, or the arithmetic at 809 TFLOP/s.
+// Times the small operations of the forward pass (norms, router, layers of one row, sampler) over a
+// fixed list of cases: median of graph replays, inputs rotated past the L2 where they are larger than a tenth
+// of it. Prints the floor: each byte once at 4,459 GB/s read or 4,275 GB/s copied, or the arithmetic at 809
+// TFLOP/s.
 //   rows_bench [--json] [--only SUBSTRING] [--once]
 #include <cuda_bf16.h>
 
 #include <functional>
 
 #include "bench.cuh"
+#include "ops/cuda/linear_held.h"
 #include "ops/cuda/router.h"
 #include "ops/cuda/rows.h"
 #include "ops/cuda/sample/sample.h"
@@ -109,6 +111,53 @@ void run_router(const BenchCase& c, const Options& options, cudaStream_t stream)
     CHECK(cudaFree(data));
 }
 
+// The norm and the router after it, in one launch or in two.
+void run_norm_router(const BenchCase& c, const Options& options, cudaStream_t stream, bool together) {
+  const RouterShape shape{.hidden = c.columns, .num_experts = 128, .top_k = 4};
+  const int64_t count = int64_t{c.rows} * c.columns, weights = int64_t{shape.num_experts} * c.columns;
+  constexpr int kSets = 40;
+  auto *const residual = random_bf16(count, 1), *const delta = random_bf16(count, 2),
+              *const norm = random_bf16(c.columns, 3), *const sum = random_bf16(count, 4),
+              *const x = random_bf16(count, 5);
+  auto* const router = random_f32(weights * kSets, 2, 0.01f);
+  auto* const bias = random_f32(shape.num_experts, 3, 0.1f);
+  auto* const ids = allocate<int32_t>(int64_t{c.rows} * 4);
+  auto *const out = allocate<float>(int64_t{c.rows} * 4),
+              *workspace = allocate<float>(router_workspace_bytes(shape, c.rows) / 4);
+  CHECK(cudaDeviceSynchronize());
+  const Timing timing = time_launches(stream, kSets, options.once, [&](int i) {
+    const float* const of_layer = router + i * weights;
+    if (together) {
+      norm_route(shape, {residual, delta, norm, 1e-6f, sum, x, of_layer, bias, ids, out, workspace}, stream);
+    } else {
+      add_rms_norm({residual, delta, norm, x, c.rows, c.columns, 1e-6f}, stream);
+      route(shape, {x, of_layer, nullptr, bias, ids, out, workspace, c.rows}, stream);
+    }
+    return cudaSuccess;
+  });
+  print_line(options, c.name, timing, (count * 8.0 + weights * 4.0) / kReadBytesPerUs, 0);
+  for (void* data :
+       {static_cast<void*>(residual), static_cast<void*>(delta), static_cast<void*>(norm),
+        static_cast<void*>(sum), static_cast<void*>(x), static_cast<void*>(router), static_cast<void*>(bias),
+        static_cast<void*>(ids), static_cast<void*>(out), static_cast<void*>(workspace)})
+    CHECK(cudaFree(data));
+}
+
+// A linear layer of one row. Rotates over layers.
+void run_linear_held(const BenchCase& c, const Options& options, cudaStream_t stream, int out_features) {
+  const int64_t count = int64_t{out_features} * c.columns;
+  const int sets = rotations(count * 2);
+  auto *const w = random_bf16(count * sets, 1), *const x = random_bf16(c.columns, 2),
+              *const out = allocate<__nv_bfloat16>(out_features);
+  CHECK(cudaDeviceSynchronize());
+  const Timing timing = time_launches(stream, sets, options.once, [&](int i) {
+    linear_held({w + i * count, x, out, out_features, c.columns}, stream);
+    return cudaSuccess;
+  });
+  print_line(options, c.name, timing, count * 2 / kReadBytesPerUs, 0);
+  for (void* data : {w, x, out}) CHECK(cudaFree(data));
+}
+
 constexpr int kVocabulary = 200064;
 
 void run_sample(const BenchCase& c, const Options& options, cudaStream_t stream, const SampleSpec& spec) {
@@ -183,6 +232,17 @@ std::vector<BenchCase> cases() {
   list.push_back({"add_norm/T8192/h1024", run_add_norm, 8192, 1024});
   for (const int rows : {1, 16, 64, 256, 512, 768, 1024, 8192})
     list.push_back({"router/T" + std::to_string(rows), run_router, rows, 6144});
+  for (const bool together : {false, true})
+    list.push_back({together ? "norm_router/T1" : "add_norm, router/T1",
+                    [together](const BenchCase& c, const Options& options, cudaStream_t stream) {
+                      run_norm_router(c, options, stream, together);
+                    },
+                    1, 6144});
+  list.push_back({"linear_held/6144x1024/T1",
+                  [](const BenchCase& c, const Options& options, cudaStream_t stream) {
+                    run_linear_held(c, options, stream, 6144);
+                  },
+                  1, 1024});
   const auto add_sample = [&](const char* name, const SampleSpec& spec) {
     for (const int rows : {1, 64})
       list.push_back({"sample/" + std::string(name) + "/R" + std::to_string(rows),

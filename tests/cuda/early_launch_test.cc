@@ -6,10 +6,12 @@
 #include <cmath>
 #include <cstring>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "cuda/device_array.h"
 #include "device/cuda/stream.h"
+#include "ops/cuda/linear_held.h"
 #include "ops/cuda/linear_small.h"
 #include "ops/cuda/moe/moe.h"
 #include "ops/cuda/router.h"
@@ -48,27 +50,14 @@ class Chain {
     SPARROW_CUDA(cudaDeviceSynchronize());
   }
 
-  // `after` is called after every launch.
+  // `after` is called after every launch. One row goes through kernels of its own.
   template <typename After>
   void launch(cudaStream_t stream, const After& after) {
     for (int layer = 0; layer < kLayers; ++layer) {
-      norm(stream), after();
-      linear_small(in_.data(), normed_.data(), projected_.data(), rows_, kProjected, kHidden, stream);
-      after();
-      linear_small(out_.data(), projected_.data(), delta_.data(), rows_, kHidden, kProjected, stream);
-      after();
-      norm(stream), after();
-      route(kRouter,
-            {.x = normed_.data(),
-             .router = router_.data(),
-             .parts = parts_.data(),
-             .bias = bias_.data(),
-             .ids = ids_.data(),
-             .weights = weights_.data(),
-             .workspace = router_workspace_.data(),
-             .rows = rows_},
-            stream);
-      after();
+      if (rows_ == 1)
+        attention_of_one(stream, after);
+      else
+        attention_of_several(stream, after);
       moe(kExperts,
           {.x = normed_.data(),
            .ids = ids_.data(),
@@ -101,8 +90,58 @@ class Chain {
   }
 
  private:
+  template <typename After>
+  void attention_of_several(cudaStream_t stream, const After& after) {
+    norm(stream), after();
+    linear_small(in_.data(), normed_.data(), projected_.data(), rows_, kProjected, kHidden, stream);
+    after();
+    linear_small(out_.data(), projected_.data(), delta_.data(), rows_, kHidden, kProjected, stream);
+    after();
+    norm(stream), after();
+    route(kRouter,
+          {.x = normed_.data(),
+           .router = router_.data(),
+           .parts = parts_.data(),
+           .bias = bias_.data(),
+           .ids = ids_.data(),
+           .weights = weights_.data(),
+           .workspace = router_workspace_.data(),
+           .rows = rows_},
+          stream);
+    after();
+  }
+
+  template <typename After>
+  void attention_of_one(cudaStream_t stream, const After& after) {
+    norm(stream), after();
+    linear_small(in_.data(), normed_.data(), projected_.data(), 1, kProjected, kHidden, stream);
+    after();
+    linear_held({.w = out_.data(),
+                 .x = projected_.data(),
+                 .out = delta_.data(),
+                 .out_features = kHidden,
+                 .in_features = kProjected},
+                stream);
+    after();
+    norm_route(kRouter,
+               {.residual = here_,
+                .delta = delta_.data(),
+                .norm_weight = norm_.data(),
+                .eps = kEps,
+                .residual_out = there_,
+                .x = normed_.data(),
+                .router = router_.data(),
+                .bias = bias_.data(),
+                .ids = ids_.data(),
+                .weights = weights_.data(),
+                .workspace = router_workspace_.data()},
+               stream);
+    std::swap(here_, there_);
+    after();
+  }
+
   void norm(cudaStream_t stream) {
-    add_rms_norm({.residual = residual_.data(),
+    add_rms_norm({.residual = here_,
                   .delta = delta_.data(),
                   .weight = norm_.data(),
                   .out = normed_.data(),
@@ -123,12 +162,13 @@ class Chain {
   DeviceArray<__nv_bfloat16> down_{random_values(rng_, size_t{17} * 128 * kHidden, 0.1f)};
   DeviceArray<float> router_{random_floats(rng_, 16 * kHidden, 0.04f)}, bias_{random_floats(rng_, 16, 0.1f)};
   DeviceArray<__nv_bfloat16> parts_{size_t{3} * 16 * kHidden};
-  DeviceArray<__nv_bfloat16> residual_{count_}, delta_{count_}, normed_{count_},
+  DeviceArray<__nv_bfloat16> residual_{count_}, next_residual_{count_}, delta_{count_}, normed_{count_},
       projected_{size_t(rows_) * kProjected};
+  __nv_bfloat16 *here_ = residual_.data(), *there_ = next_residual_.data();  // after all layers as before
   DeviceArray<int32_t> ids_{size_t(rows_) * 4};
   DeviceArray<float> weights_{size_t(rows_) * 4};
   DeviceArray<char> router_workspace_{size_t(router_workspace_bytes(kRouter, rows_))};
-  DeviceArray<char> experts_workspace_{size_t(moe_workspace_bytes(kExperts, rows_))};
+  DeviceArray<char> experts_workspace_{std::vector<char>(size_t(moe_workspace_bytes(kExperts, rows_)))};
 };
 
 TEST(EarlyLaunch, AChainHasTheBitsOfItsKernelsAlone) {

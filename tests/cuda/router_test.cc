@@ -9,6 +9,7 @@
 
 #include "cuda/device_array.h"
 #include "device/cuda/stream.h"
+#include "ops/cuda/rows.h"
 #include "ops/ops_cases.h"
 
 namespace sparrow::ops::cuda {
@@ -69,22 +70,43 @@ class Device {
     split_router(router_.data(), parts_.data(), static_cast<int64_t>(router_.size()), nullptr);
     SPARROW_CUDA(cudaDeviceSynchronize());
   }
-  void launch(int rows, cudaStream_t stream = nullptr) {
+  void launch(int rows, cudaStream_t stream = nullptr, const int32_t* num_rows = nullptr) {
     route(problem_.shape,
-          {x_.data(), router_.data(), parts_.data(), bias_.data(), ids_.data(), weights_.data(),
-           workspace_.data(), rows},
+          {.x = x_.data(),
+           .router = router_.data(),
+           .parts = parts_.data(),
+           .bias = bias_.data(),
+           .ids = ids_.data(),
+           .weights = weights_.data(),
+           .workspace = workspace_.data(),
+           .rows = rows,
+           .num_rows = num_rows},
           stream);
   }
-  Routes run(int rows) {
-    SPARROW_CUDA(cudaMemset(ids_.data(), 0xff, ids_.size() * 4));
-    SPARROW_CUDA(cudaMemset(weights_.data(), 0xff, weights_.size() * 4));
-    launch(rows);
+  Routes run(int rows, const int32_t* num_rows = nullptr) {
+    poison();
+    launch(rows, nullptr, num_rows);
+    return result();
+  }
+  void launch_with_norm(NormRouterArgs norm, cudaStream_t stream = nullptr) {
+    norm.router = router_.data(), norm.bias = bias_.data();
+    norm.ids = ids_.data(), norm.weights = weights_.data(), norm.workspace = workspace_.data();
+    norm_route(problem_.shape, norm, stream);
+  }
+  Routes run_with_norm(const NormRouterArgs& norm) {
+    poison();
+    launch_with_norm(norm);
     return result();
   }
   Routes result() const { return {ids_.download(), weights_.download()}; }
   std::vector<__nv_bfloat16> parts() const { return parts_.download(); }
 
  private:
+  void poison() {
+    SPARROW_CUDA(cudaMemset(ids_.data(), 0xfe, ids_.size() * 4));
+    SPARROW_CUDA(cudaMemset(weights_.data(), 0xff, weights_.size() * 4));
+  }
+
   const Problem& problem_;
   DeviceArray<__nv_bfloat16> x_;
   DeviceArray<float> router_, bias_;
@@ -238,6 +260,134 @@ TEST(RouterOnDeviceTest, RunsInAGraphTheSameAsOutside) {
     EXPECT_EQ(got.ids, want.ids);
     EXPECT_EQ(std::memcmp(got.weights.data(), want.weights.data(), want.weights.size() * 4), 0);
   }
+}
+
+// Rows that are padding come last and have no experts; the others have what they have without them.
+TEST(RouterOnDeviceTest, PaddingHasNoExperts) {
+  for (const int rows : {1, 5, 16, 17, 64, 700, 1100}) {  // every kernel there is
+    const Problem problem(Case{{1024, 16, 4}, rows});
+    Device device(problem);
+    const Routes all = device.run(rows);
+    for (const int there : {0, 1, rows / 2, rows - 1, rows}) {
+      const DeviceArray<int32_t> num_rows(std::vector<int32_t>{there});
+      const Routes got = device.run(rows, num_rows.data());
+      for (int i = 0; i < rows * 4; ++i) {
+        ASSERT_EQ(got.ids[i], i < there * 4 ? all.ids[i] : -1) << there << " of " << rows << " rows";
+        if (i >= there * 4) continue;
+        ASSERT_EQ(got.weights[i], all.weights[i]) << there << " of " << rows << " rows";
+      }
+    }
+  }
+}
+
+// ---- with the norm ----
+
+// What a norm reads and writes, in device memory, and what it makes of that on the host: the router's input.
+struct NormProblem {
+  Problem problem;
+  Owned residual, delta, weight;
+
+  explicit NormProblem(const RouterShape& c) : problem(Case{c, 1}) {
+    std::mt19937 rng(23);
+    residual = random_tensor(rng, DType::kBF16, 1, c.hidden, 3.0f);
+    delta = random_tensor(rng, DType::kBF16, 1, c.hidden, 0.5f);
+    weight = random_tensor(rng, DType::kBF16, 1, c.hidden, 0.3f);
+    Owned sum = copy_of(residual);
+    reference::add_rms_norm(sum.t, delta.t, weight.t, kEps, problem.x.t);
+    problem.read();
+  }
+  static constexpr float kEps = 1e-6f;
+};
+
+struct NormDevice {
+  static std::vector<__nv_bfloat16> values_of(const Owned& x) {
+    std::vector<__nv_bfloat16> values(x.bytes.size() / 2);
+    std::memcpy(values.data(), x.bytes.data(), x.bytes.size());
+    return values;
+  }
+  explicit NormDevice(const NormProblem& p)
+      : residual(values_of(p.residual)),
+        delta(values_of(p.delta)),
+        weight(values_of(p.weight)),
+        residual_out(residual.size()),
+        x(residual.size()) {}
+  NormRouterArgs args() const {
+    NormRouterArgs args{};
+    args.residual = residual.data(), args.delta = delta.data(), args.norm_weight = weight.data();
+    args.eps = NormProblem::kEps, args.residual_out = residual_out.data(), args.x = x.data();
+    return args;
+  }
+  DeviceArray<__nv_bfloat16> residual, delta, weight, residual_out, x;
+};
+
+::testing::AssertionResult same_bits(const DeviceArray<__nv_bfloat16>& a,
+                                     const DeviceArray<__nv_bfloat16>& b) {
+  if (std::memcmp(a.download().data(), b.download().data(), a.size() * 2) == 0)
+    return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "other bits";
+}
+
+class NormRouterOnDevice : public ::testing::TestWithParam<RouterShape> {};
+
+TEST_P(NormRouterOnDevice, PicksTheExpertsOfTheReferenceAndLeavesWhatTheNormDoes) {
+  const NormProblem p(GetParam());
+  Device device(p.problem);
+  const NormDevice norm(p), alone(p);
+  const Routes got = device.run_with_norm(norm.args());
+  const Compared result = compare(p.problem, got);
+  EXPECT_EQ(result.wrong, 0);
+  EXPECT_LE(result.near_ties, 1);
+  EXPECT_LT(result.worst_weight, kWeightTolerance);
+  EXPECT_TRUE(same_bits(norm.residual, alone.residual));
+  add_rms_norm({alone.residual.data(), alone.delta.data(), alone.weight.data(), alone.x.data(), 1,
+                GetParam().hidden, NormProblem::kEps},
+               nullptr);
+  EXPECT_TRUE(same_bits(norm.residual_out, alone.residual));
+  EXPECT_TRUE(same_bits(norm.x, alone.x));
+
+  const Stream stream;
+  const Graph graph = Graph::capture(stream, [&] {
+    for (int i = 0; i < 4; ++i) device.launch_with_norm(norm.args(), stream.get());
+  });
+  for (int i = 0; i < 3; ++i) graph.launch(stream.get());
+  const Routes again = device.result();
+  EXPECT_EQ(again.ids, got.ids);
+  EXPECT_EQ(std::memcmp(again.weights.data(), got.weights.data(), got.weights.size() * 4), 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, NormRouterOnDevice,
+                         ::testing::Values(RouterShape{64, 5, 5}, RouterShape{128, 8, 2},
+                                           RouterShape{192, 100, 3}, RouterShape{1024, 16, 4},
+                                           RouterShape{2048, 20, 8}, RouterShape{2112, 20, 8},
+                                           RouterShape{6144, 128, 4}, RouterShape{6144, 200, 4},
+                                           RouterShape{6208, 128, 4}, RouterShape{8192, 256, 16}),
+                         [](const auto& info) {
+                           return std::to_string(info.param.hidden) + "x" +
+                                  std::to_string(info.param.num_experts) + "top" +
+                                  std::to_string(info.param.top_k);
+                         });
+
+TEST(NormRouterOnDeviceTest, PaddingHasNoExperts) {
+  const NormProblem p(RouterShape{1024, 16, 4});
+  Device device(p.problem);
+  const NormDevice norm(p);
+  const Routes want = device.run_with_norm(norm.args());
+  for (const int there : {0, 1, 3}) {
+    const DeviceArray<int32_t> num_rows(std::vector<int32_t>{there});
+    NormRouterArgs args = norm.args();
+    args.num_rows = num_rows.data();
+    EXPECT_EQ(device.run_with_norm(args).ids, there > 0 ? want.ids : std::vector<int32_t>(4, -1));
+  }
+}
+
+TEST(NormRouterOnDeviceTest, ALogitOfZeroAndOneThatIsNotANumberArrive) {
+  NormProblem p(RouterShape{128, 8, 2});
+  for (auto& w : p.problem.gate_values) w = 0;
+  for (int i = 0; i < 128; ++i) p.problem.gate_values[5 * 128 + i] = NAN;
+  p.problem.bias_values.assign(8, 0.0f);
+  Device device(p.problem);
+  const NormDevice norm(p);
+  EXPECT_EQ(device.run_with_norm(norm.args()).ids, (std::vector<int32_t>{0, 1}));
 }
 
 }  // namespace

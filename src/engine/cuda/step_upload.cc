@@ -11,7 +11,7 @@
 namespace sparrow {
 
 struct StepUpload::Offsets {
-  size_t ids, drawn_by, positions, slots, seq_lens, cu_seqlens, logit_rows, bytes;
+  size_t ids, drawn_by, positions, slots, seq_lens, cu_seqlens, logit_rows, num_rows, bytes;
 };
 
 StepUpload::Offsets StepUpload::offsets_of(const StepShape& shape) {
@@ -28,6 +28,7 @@ StepUpload::Offsets StepUpload::offsets_of(const StepShape& shape) {
   o.seq_lens = take(static_cast<size_t>(shape.sequences()), sizeof(int32_t));
   o.cu_seqlens = take(static_cast<size_t>(shape.prefills) + 1, sizeof(int32_t));
   o.logit_rows = take(static_cast<size_t>(shape.logits), sizeof(int32_t));
+  o.num_rows = take(1, sizeof(int32_t));
   o.bytes = used;
   return o;
 }
@@ -63,6 +64,7 @@ DeviceBatch StepUpload::describe(const StepShape& shape) const {
   const Offsets o = offsets_of(shape);
   const auto at = [&](size_t offset) { return reinterpret_cast<int32_t*>(device_.data() + offset); };
   DeviceBatch batch{.num_tokens = shape.tokens(),
+                    .num_rows = at(o.num_rows),
                     .ids = at(o.ids),
                     .slots = reinterpret_cast<int64_t*>(device_.data() + o.slots),
                     .logit_rows = at(o.logit_rows),
@@ -104,6 +106,7 @@ DeviceBatch StepUpload::upload(const Batch& batch, const StepShape& shape, const
   fill(o.slots, batch.slots, shape.tokens(), int64_t{-1});
   fill(o.seq_lens, batch.seq_lens, shape.sequences(), 0);
   fill(o.logit_rows, batch.logit_rows, shape.logits, 0);
+  *reinterpret_cast<int32_t*>(host + o.num_rows) = batch.num_tokens();
   auto* cu_seqlens = reinterpret_cast<int32_t*>(host + o.cu_seqlens);
   for (int s = 0; s <= shape.prefills && shape.prefills > 0; ++s)
     cu_seqlens[s] = batch.cu_seqlens_q[shape.decodes + s] - shape.decodes;

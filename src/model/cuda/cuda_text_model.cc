@@ -118,6 +118,17 @@ Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& 
   return std::unique_ptr<CudaTextModel>(new CudaTextModel(std::move(state)));
 }
 
+void CudaTextModel::State::add_norm(const Bf16* weight, int rows, cudaStream_t stream) const {
+  ops::cuda::add_rms_norm({.residual = act.residual,
+                           .delta = act.delta,
+                           .weight = weight,
+                           .out = act.normed,
+                           .rows = rows,
+                           .hidden = config.hidden_size,
+                           .eps = config.rms_norm_eps},
+                          stream);
+}
+
 void CudaTextModel::State::attention(const DeviceBatch& batch, const CudaKvCache& cache, int layer,
                                      cudaStream_t stream, const StepObserver& observer) {
   const DeviceLayer& w = weights.layers[layer];
@@ -148,9 +159,14 @@ void CudaTextModel::State::attention(const DeviceBatch& batch, const CudaKvCache
     store.index_q_out = act.index_q;
     store.index_pages = cache.index_pages(layer);
   }
+  const int num_blocks = cache.shape().num_blocks;
+  if (sparse && !observer) {  // who observes parts gets them one by one
+    check_msa(plan->sparse(
+        {.store = store, .num_blocks = num_blocks, .selected = act.selected, .out = act.attended}, stream));
+    return gemm->run(output_shape(rows), w.o, act.attended, act.delta, stream);
+  }
   check_msa(plan->store(store, stream));
 
-  const int num_blocks = cache.shape().num_blocks;
   msa::gpu::AttendArgs attend{.q = act.q,
                               .kv_pages = cache.kv_pages(layer),
                               .num_blocks = num_blocks,
@@ -174,23 +190,48 @@ void CudaTextModel::State::attention(const DeviceBatch& batch, const CudaKvCache
   gemm->run(output_shape(rows), w.o, act.attended, act.delta, stream);
 }
 
+void CudaTextModel::State::route(const DeviceBatch& batch, int layer, cudaStream_t stream,
+                                 const StepObserver& observer) {
+  const DeviceLayer& w = weights.layers[layer];
+  begin(observer, StepPart::kRouter, layer, stream);
+  if (!norm_in_router(w, batch.num_tokens))
+    return ops::cuda::route(router_shape(),
+                            {.x = act.normed,
+                             .router = w.router,
+                             .parts = router_parts[layer],
+                             .bias = w.router_bias,
+                             .ids = act.expert_ids,
+                             .weights = act.expert_weights,
+                             .workspace = act.router,
+                             .rows = batch.num_tokens,
+                             .batch_invariant = limits.batch_invariant,
+                             .num_rows = batch.num_rows},
+                            stream);
+  ops::cuda::norm_route(router_shape(),
+                        {.residual = act.residual,
+                         .delta = act.delta,
+                         .norm_weight = w.post_attention_norm,
+                         .eps = config.rms_norm_eps,
+                         .residual_out = act.next_residual,
+                         .x = act.normed,
+                         .router = w.router,
+                         .bias = w.router_bias,
+                         .ids = act.expert_ids,
+                         .weights = act.expert_weights,
+                         .workspace = act.router,
+                         .num_rows = batch.num_rows},
+                        stream);
+  std::swap(act.residual, act.next_residual);
+}
+
 void CudaTextModel::State::feed_forward(const DeviceBatch& batch, int layer, cudaStream_t stream,
                                         const StepObserver& observer) {
   const DeviceLayer& w = weights.layers[layer];
-  if (w.num_experts > 0) {
-    begin(observer, StepPart::kRouter, layer, stream);
-    ops::cuda::route(router_shape(),
-                     {.x = act.normed,
-                      .router = w.router,
-                      .parts = router_parts[layer],
-                      .bias = w.router_bias,
-                      .ids = act.expert_ids,
-                      .weights = act.expert_weights,
-                      .workspace = act.router,
-                      .rows = batch.num_tokens,
-                      .batch_invariant = limits.batch_invariant},
-                     stream);
+  if (!norm_in_router(w, batch.num_tokens)) {
+    begin(observer, StepPart::kNorm, layer, stream);
+    add_norm(w.post_attention_norm, batch.num_tokens, stream);
   }
+  if (w.num_experts > 0) route(batch, layer, stream, observer);
   begin(observer, StepPart::kExperts, layer, stream);
   ops::cuda::moe(expert_shape(w),
                  {.x = act.normed,
@@ -216,6 +257,7 @@ void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& 
   const float eps = config.rms_norm_eps;
   if (rows == 0) return;
   SPARROW_CHECK_LE(rows, limits.max_tokens);
+  const Activations at_start = act;
   check_msa(plan->prepare(batch.step, stream));
   begin(observer, StepPart::kNorm, 0, stream);
   ops::cuda::embed({.ids = batch.ids,
@@ -252,8 +294,6 @@ void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& 
         SPARROW_CUDA(cudaStreamSynchronize(stream));
       }
     }
-    begin(observer, StepPart::kNorm, layer, stream);
-    add_norm(w.post_attention_norm, rows, stream);
     feed_forward(batch, layer, stream, observer);
   }
   if (batch.num_logits > 0) {
@@ -276,6 +316,7 @@ void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& 
     }
   }
   begin(observer, StepPart::kEnd, config.num_layers, stream);
+  act = at_start;  // the residual may have ended in the smaller of its two places
 }
 
 void CudaTextModel::forward(const DeviceBatch& batch, const CudaKvCache& cache, cudaStream_t stream,

@@ -23,6 +23,7 @@ namespace sparrow {
 // One step's metadata on the device. Rows of decoding sequences come first; padding rows have slot -1.
 struct DeviceBatch {
   int num_tokens = 0;                   // rows
+  const int32_t* num_rows = nullptr;    // rows that are not padding, which comes last; nullptr: all
   const int32_t* ids = nullptr;         // [rows]
   const int64_t* slots = nullptr;       // [rows]
   msa::gpu::Step step;                  // positions, lengths and block tables of both parts

@@ -39,6 +39,8 @@ struct CudaTextModel::State {
   // Of the largest step; all layers share them.
   struct Activations {
     Bf16 *residual, *normed, *delta;    // [tokens, hidden]
+    Bf16* next_residual;                // [hidden] of one token: a router with the norm in it writes this
+                                        // while its other CTAs read the residual; the two take turns
     Bf16* qkv;                          // [tokens, qkv_rows]
     Bf16 *q, *attended;                 // [tokens, query_heads * head_dim]
     Bf16* index_q;                      // [tokens, kv_heads * head_dim]
@@ -69,6 +71,7 @@ struct CudaTextModel::State {
         .residual = arena.take<Bf16>(tokens * hidden),
         .normed = arena.take<Bf16>(tokens * hidden),
         .delta = arena.take<Bf16>(tokens * hidden),
+        .next_residual = arena.take<Bf16>(hidden),
         .qkv = arena.take<Bf16>(tokens * qkv_rows),
         .q = arena.take<Bf16>(tokens * q_dim),
         .attended = arena.take<Bf16>(tokens * q_dim),
@@ -102,17 +105,13 @@ struct CudaTextModel::State {
     return {.rows = rows, .n = weights.vocab_rows, .k = config.hidden_size, .f32_out = true};
   }
 
-  // The residual takes delta in; normed is its norm.
-  void add_norm(const Bf16* weight, int rows, cudaStream_t stream) const {
-    ops::cuda::add_rms_norm({.residual = act.residual,
-                             .delta = act.delta,
-                             .weight = weight,
-                             .out = act.normed,
-                             .rows = rows,
-                             .hidden = config.hidden_size,
-                             .eps = config.rms_norm_eps},
-                            stream);
+  // The norm of one row is part of the router's kernel.
+  bool norm_in_router(const DeviceLayer& layer, int rows) const {
+    return rows == 1 && !limits.batch_invariant && layer.num_experts > 0;
   }
+  // The residual takes delta in; normed is its norm.
+  void add_norm(const Bf16* weight, int rows, cudaStream_t stream) const;
+  void route(const DeviceBatch& batch, int layer, cudaStream_t stream, const StepObserver& observer);
   void attention(const DeviceBatch& batch, const CudaKvCache& cache, int layer, cudaStream_t stream,
                  const StepObserver& observer);
   void feed_forward(const DeviceBatch& batch, int layer, cudaStream_t stream, const StepObserver& observer);

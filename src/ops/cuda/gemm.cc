@@ -12,6 +12,7 @@
 
 #include "base/check.h"
 #include "device/cuda/stream.h"
+#include "ops/cuda/linear_held.h"
 #include "ops/cuda/linear_small.h"
 
 namespace sparrow::ops::cuda {
@@ -32,7 +33,14 @@ void check(cublasStatus_t status, const char* call) {
 void launch_streamed(const GemmShape& shape, const void* w, const void* x, void* out, cudaStream_t stream) {
   const auto* matrix = static_cast<const __nv_bfloat16*>(w);
   const auto* rows = static_cast<const __nv_bfloat16*>(x);
-  if (shape.f32_out)
+  if (shape.rows == 1 && !shape.f32_out && linear_held_fits(shape.n, shape.k))
+    linear_held({.w = matrix,
+                 .x = rows,
+                 .out = static_cast<__nv_bfloat16*>(out),
+                 .out_features = shape.n,
+                 .in_features = shape.k},
+                stream);
+  else if (shape.f32_out)
     linear_small(matrix, rows, static_cast<float*>(out), shape.rows, shape.n, shape.k, stream);
   else
     linear_small(matrix, rows, static_cast<__nv_bfloat16*>(out), shape.rows, shape.n, shape.k, stream);
@@ -45,7 +53,7 @@ struct Gemm::Product {
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t w = nullptr, x = nullptr, out = nullptr;
   cublasLtMatmulAlgo_t algorithm;
-  bool streamed = false;  // by linear_small() instead
+  bool streamed = false;  // by linear_held() or linear_small() instead
 };
 
 struct Gemm::Library {

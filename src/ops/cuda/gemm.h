@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemm: dense products through cuBLASLt or, for few rows, linear_small(): what each shape runs with is
-// measured. Or, batch-invariant, with one algorithm for any number of rows. The library is opened at run
-// time: a program with CUDA in it starts where there is none.
+// Gemm: dense products through cuBLASLt or, for few rows, linear_small() and linear_held(): what each shape
+// runs with is measured. Or, batch-invariant, with one algorithm for any number of rows. The library is
+// opened at run time: a program with CUDA in it starts where there is none.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -8,6 +8,7 @@
 #include "msa/sm90/tensor_map.h"
 #include "ops/cuda/router_few.cuh"
 #include "ops/cuda/router_many.cuh"
+#include "ops/cuda/router_one.cuh"
 #include "ops/cuda/router_select.cuh"
 
 namespace sparrow::ops::cuda {
@@ -91,7 +92,9 @@ FewParams few_params(const RouterShape& shape, const RouterArgs& args, int first
                         .weights = args.weights + int64_t{first} * shape.top_k,
                         .rows = args.rows,
                         .num_experts = shape.num_experts,
-                        .top_k = shape.top_k},
+                        .top_k = shape.top_k,
+                        .num_rows = args.num_rows,
+                        .first_row = first},
           .hidden = shape.hidden};
 }
 
@@ -108,6 +111,15 @@ void launch_few(const FewParams& p, cudaStream_t stream) {
                   ceil_div(s.num_experts, FewTraits::kExperts), ceil_div(s.rows, FewTraits::kRows));
   const auto kernel = s.rows <= 32 ? few_kernel<2, kPerLane> : few_kernel<4, kPerLane>;
   SPARROW_CUDA(launch_dependent(kernel, grid, FewTraits::kThreads, 0, stream, p));
+}
+
+template <int kVectors>
+void launch_norm_route(const NormRouteParams& p, cudaStream_t stream) {
+  const int experts = p.selection.num_experts;
+  const auto kernel = experts <= kManyExperts
+                          ? norm_route_kernel<NormRouteTraits<kVectors, kManyExperts / 32>>
+                          : norm_route_kernel<NormRouteTraits<kVectors, kMaxExperts / 32>>;
+  SPARROW_CUDA(launch_dependent(kernel, dim3(experts), NormRouteTraits<kVectors, 1>::kThreads, 0, stream, p));
 }
 
 }  // namespace
@@ -139,6 +151,31 @@ void route(const RouterShape& shape, const RouterArgs& args, cudaStream_t stream
     else
       launch_few<kMaxExperts / 32>(few, stream);
   }
+}
+
+void norm_route(const RouterShape& shape, const NormRouterArgs& args, cudaStream_t stream) {
+  const NormRouteParams p{.normed = {.residual = args.residual,
+                                     .delta = args.delta,
+                                     .weight = args.norm_weight,
+                                     .residual_out = args.residual_out,
+                                     .hidden = shape.hidden,
+                                     .eps = args.eps},
+                          .x = args.x,
+                          .router = args.router,
+                          .logits = static_cast<float*>(args.workspace),
+                          .selection = {.bias = args.bias,
+                                        .ids = args.ids,
+                                        .weights = args.weights,
+                                        .rows = 1,
+                                        .num_experts = shape.num_experts,
+                                        .top_k = shape.top_k,
+                                        .num_rows = args.num_rows}};
+  if (shape.hidden <= NormRouteTraits<1, 1>::kMaxHidden)
+    launch_norm_route<1>(p, stream);
+  else if (shape.hidden <= NormRouteTraits<3, 1>::kMaxHidden)
+    launch_norm_route<3>(p, stream);
+  else
+    launch_norm_route<4>(p, stream);
 }
 
 }  // namespace sparrow::ops::cuda

@@ -38,8 +38,27 @@ struct RouterArgs {
   float* weights;              // [rows, top_k] out
   void* workspace;             // 16-byte aligned
   int rows;
-  bool batch_invariant = false;  // many rows run as few do: a row's bits do not depend on their number
+  bool batch_invariant = false;       // many rows run as few do: a row's bits do not depend on their number
+  const int32_t* num_rows = nullptr;  // on the device: rows from *num_rows on are padding, their ids are -1
 };
 void route(const RouterShape& shape, const RouterArgs& args, cudaStream_t stream);
+
+// The norm before the router and the router in one launch, for one row. The bits of residual_out and x are
+// those of add_rms_norm(); a logit's last ones may differ from route()'s.
+struct NormRouterArgs {
+  const __nv_bfloat16* residual;     // [hidden]
+  const __nv_bfloat16* delta;        // [hidden]
+  const __nv_bfloat16* norm_weight;  // [hidden]
+  float eps;
+  __nv_bfloat16* residual_out;  // [hidden] residual + delta; none of the other arrays
+  __nv_bfloat16* x;             // [hidden] out: its norm
+  const float* router;          // the rest as above
+  const float* bias;
+  int32_t* ids;
+  float* weights;
+  void* workspace;
+  const int32_t* num_rows = nullptr;
+};
+void norm_route(const RouterShape& shape, const NormRouterArgs& args, cudaStream_t stream);
 
 }  // namespace sparrow::ops::cuda

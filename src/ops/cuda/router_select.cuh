@@ -13,6 +13,8 @@ struct Selection {
   int32_t* ids;
   float* weights;
   int rows, num_experts, top_k;
+  const int32_t* num_rows;  // of the call that are there, or nullptr
+  int first_row;            // of these in the call
 };
 
 // Ascending with the number; any number is above 0.
@@ -36,6 +38,8 @@ __device__ void select_experts(const Selection& p, int row, const float (&logit)
                                const float (&bias)[kPerLane], bool rehearsal = false) {
   constexpr uint32_t kTaken = 0;
   const int lane = threadIdx.x % 32;
+  // Metadata of the step, which no kernel writes.
+  const bool absent = p.num_rows && p.first_row + row >= __ldg(p.num_rows);
   float sigmoid[kPerLane];
   uint32_t choice[kPerLane];
 #pragma unroll
@@ -75,7 +79,7 @@ __device__ void select_experts(const Selection& p, int row, const float (&logit)
     sum += __shfl_sync(~0u, picked_sigmoid, __ffs(owner) - 1);
   }
   if (lane >= p.top_k || rehearsal) return;
-  p.ids[int64_t{row} * p.top_k + place] = picked;
+  p.ids[int64_t{row} * p.top_k + place] = absent ? -1 : picked;
   p.weights[int64_t{row} * p.top_k + place] = picked_sigmoid / sum;
 }
 

@@ -6,6 +6,7 @@
 #include "device/cuda/check.h"
 #include "msa/sm90/launch.cuh"
 #include "msa/sm90/ptx.cuh"
+#include "ops/cuda/rows_device.cuh"
 
 namespace sparrow::ops::cuda {
 namespace {
@@ -14,35 +15,11 @@ using msa::sm90::launch_dependent;
 using msa::sm90::let_next_kernel_start;
 using msa::sm90::wait_for_previous_kernel;
 
-constexpr int kVector = 8;  // bf16 in 16 bytes
 constexpr int kMaxThreads = kMaxHidden / kVector;
 constexpr int kSms = 132;  // of an H200
 
 int ceil_div(int a, int b) {
   return (a + b - 1) / b;
-}
-
-struct Vector {
-  __nv_bfloat162 pair[kVector / 2];
-};
-
-__device__ __forceinline__ Vector load_vector(const __nv_bfloat16* p) {
-  const uint4 bits = *reinterpret_cast<const uint4*>(p);
-  Vector v;
-  *reinterpret_cast<uint4*>(&v) = bits;
-  return v;
-}
-__device__ __forceinline__ void store_vector(__nv_bfloat16* p, const Vector& v) {
-  *reinterpret_cast<uint4*>(p) = *reinterpret_cast<const uint4*>(&v);
-}
-
-__device__ __forceinline__ void add_vector(Vector& x, const Vector& delta) {
-#pragma unroll
-  for (int e = 0; e < kVector / 2; ++e) {
-    // Not the bf16 addition: it rounds once where the reference rounds to f32 first.
-    const float2 a = __bfloat1622float2(x.pair[e]), b = __bfloat1622float2(delta.pair[e]);
-    x.pair[e] = __floats2bfloat162_rn(a.x + b.x, a.y + b.y);
-  }
 }
 
 // ---- embed ----
@@ -63,21 +40,6 @@ __global__ void __launch_bounds__(kMaxThreads) embed_kernel(const __grid_constan
 }
 
 // ---- norms ----
-
-// Sum over the CTA, the same for all threads. Double, as the reference: it costs nothing beside the memory,
-// and the result then does not depend on how a row is cut among threads.
-__device__ double cta_sum(double x, double (&partial)[32]) {
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(~0u, x, mask);
-  const int warps = blockDim.x / 32;
-  if (warps == 1) return x;
-  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
-  __syncthreads();
-  x = threadIdx.x % 32 < warps ? partial[threadIdx.x % 32] : 0.0;
-#pragma unroll
-  for (int mask = 16; mask > 0; mask /= 2) x += __shfl_xor_sync(~0u, x, mask);
-  return x;
-}
 
 enum class Source { kPlain, kAdd, kGather };
 
@@ -133,26 +95,15 @@ __global__ void __launch_bounds__(kMaxThreads / kVectors) norm_kernel(const __gr
       if constexpr (kSource != Source::kPlain) add_vector(x[v], delta[v]);
       if constexpr (kSource == Source::kAdd)
         if (i < vectors && !rehearsal) store_vector(p.residual + int64_t{row} * p.hidden + i * kVector, x[v]);
-#pragma unroll
-      for (int e = 0; e < kVector / 2; ++e) {
-        const float2 f = __bfloat1622float2(x[v].pair[e]);
-        // The square of a bf16 number is exact in f32, unlike the sum of two.
-        sum += double{f.x * f.x};
-        sum += double{f.y * f.y};
-      }
+      add_squares(x[v], sum);
     }
     if constexpr (!kFew) load_weights();
-    const auto mean = static_cast<float>(cta_sum(sum, partial) / p.hidden);
-    const float scale = 1.0f / sqrtf(mean + p.eps);
+    const float scale = norm_scale(cta_sum(sum, partial), p.hidden, p.eps);
 #pragma unroll
     for (int v = 0; v < kVectors; ++v) {
       const int i = v * blockDim.x + threadIdx.x;
       if (i >= vectors) continue;
-#pragma unroll
-      for (int e = 0; e < kVector / 2; ++e) {
-        const float2 f = __bfloat1622float2(x[v].pair[e]), w = __bfloat1622float2(weight[v].pair[e]);
-        x[v].pair[e] = __floats2bfloat162_rn((f.x * scale) * (1.0f + w.x), (f.y * scale) * (1.0f + w.y));
-      }
+      scale_vector(x[v], scale, weight[v]);
       if (!rehearsal) store_vector(p.out + int64_t{row} * p.hidden + i * kVector, x[v]);
     }
     if constexpr (kFew) __syncthreads();  // partial

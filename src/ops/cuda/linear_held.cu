@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+// A thread holds eight columns of up to 8 weight rows and the same eight columns of x; a CTA one or more
+// groups of threads, each of which spans all columns. So weights are loaded in whole lines, x needs no shared
+// memory, and after the wait nothing is left but to multiply and to add up.
+#include "ops/cuda/linear_held.h"
+
+#include <algorithm>
+
+#include "device/cuda/check.h"
+#include "msa/sm90/launch.cuh"
+#include "msa/sm90/ptx.cuh"
+#include "ops/cuda/rows_device.cuh"
+
+namespace sparrow::ops::cuda {
+namespace {
+
+using namespace msa::sm90;
+
+constexpr int ceil_div(int a, int b) {
+  return (a + b - 1) / b;
+}
+
+struct LinearHeldParams {
+  const __nv_bfloat16 *w, *x;
+  __nv_bfloat16* out;
+  int out_features, in_features;
+  int group_threads, groups, rows_of_group;
+};
+
+constexpr int kRows = 8;       // of a thread
+constexpr int kPieces = 8;     // that a warp's sums come in
+constexpr int kThreads = 384;  // two CTAs, and one of the kernel after, share an SM's registers
+static_assert(kRows % 2 == 0);
+
+struct Smem {
+  float sums[kRows][kThreads / 32][kPieces];
+};
+
+// Read once, and not again before all other layers' have passed.
+__device__ __forceinline__ uint4 load_weights(const __nv_bfloat16* from) {
+  uint4 v;
+  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
+               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+               : "l"(from), "l"(kEvictFirst));
+  return v;
+}
+
+// The sums of a warp's 256 columns in eight pieces. Lane 4 p + c holds chunk 4 p + c of each weight row and
+// of x. As operands of a product these are, of row p of A and column p of B, the columns that the four lanes
+// of p have: what is wanted stands on the product's diagonal. The rest is thrown away; no number changes its
+// lane.
+__device__ __forceinline__ void multiply_held(const uint4 (&w)[kRows], const Vector& columns, Smem& smem) {
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, piece = lane / 4;
+  const uint4 x = *reinterpret_cast<const uint4*>(&columns);
+#pragma unroll
+  for (int r = 0; r < kRows; r += 2) {
+    const uint4 &w0 = w[r], &w1 = w[r + 1];
+    float d[4] = {};
+    mma_16x8x16(d, {w0.x, w1.x, w0.y, w1.y}, x.x, x.y);
+    mma_16x8x16(d, {w0.z, w1.z, w0.w, w1.w}, x.z, x.w);
+    if (lane % 4 == piece / 2) {
+      smem.sums[r][warp][piece] = piece % 2 ? d[1] : d[0];
+      smem.sums[r + 1][warp][piece] = piece % 2 ? d[3] : d[2];
+    }
+  }
+}
+
+// Adds up the pieces of a group's warps: each warp takes outputs of its own group.
+__device__ __forceinline__ void store_sums(const LinearHeldParams& p, const Smem& smem, int first_row,
+                                           int vector, bool rehearsal) {
+  const int lane = threadIdx.x % 32, warps = p.group_threads / 32;
+  const int first_warp = (threadIdx.x - vector) / 32;
+#pragma unroll 1
+  for (int r = vector / 32; r < p.rows_of_group; r += warps) {
+    const float* const pieces = smem.sums[r][first_warp];
+    float sum = 0;
+#pragma unroll 1
+    for (int i = lane; i < warps * kPieces; i += 32) sum += pieces[i];
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) sum += __shfl_xor_sync(~0u, sum, mask);
+    if (lane == 0 && first_row + r < p.out_features && !rehearsal)
+      p.out[first_row + r] = __float2bfloat16(sum);
+  }
+}
+
+// Two passes over one piece of code. In the first, before the wait, x is 0 and nothing is stored: the code is
+// then near when it counts. The weights must be asked for ahead of the loop: in one block of code with the
+// wait, the assembler moves their loads behind it.
+__global__ void __launch_bounds__(kThreads, 3)
+    linear_held_kernel(const __grid_constant__ LinearHeldParams p) {
+  __shared__ Smem smem;
+  let_next_kernel_start();
+  const int group = threadIdx.x / p.group_threads;
+  const int vector = threadIdx.x - group * p.group_threads, column = vector * kVector;
+  const int first_row = (blockIdx.x * p.groups + group) * p.rows_of_group;
+  // Threads past the columns and rows past the matrix load what others do: it is multiplied by 0 or not
+  // stored.
+  const __nv_bfloat16* const columns = p.w + min(column, p.in_features - kVector);
+  uint4 w[kRows];
+#pragma unroll
+  for (int r = 0; r < kRows; ++r)
+    w[r] = load_weights(columns + int64_t{min(first_row + r, p.out_features - 1)} * p.in_features);
+#pragma unroll 1
+  for (int pass = 0; pass < 2; ++pass) {
+    const bool rehearsal = pass == 0;
+    if (!rehearsal) wait_for_previous_kernel();
+    const Vector x = load_vector_if(column < p.in_features && !rehearsal, p.x + column);
+    multiply_held(w, x, smem);
+    __syncthreads();
+    store_sums(p, smem, first_row, vector, rehearsal);
+    __syncthreads();  // sums
+  }
+}
+
+// ---- launches ----
+
+constexpr int kSms = 132;  // of an H200
+
+struct Cut {
+  int group_threads, groups, rows_of_group;
+};
+
+// Outputs over all SMs.
+Cut cut(int out_features, int in_features) {
+  const int group_threads = ceil_div(in_features / kVector, 32) * 32, rows = ceil_div(out_features, kSms);
+  const int groups = std::min(rows, kThreads / group_threads);
+  return {group_threads, groups, std::min(ceil_div(rows, groups), kRows)};
+}
+
+}  // namespace
+
+bool linear_held_fits(int out_features, int in_features) {
+  if (in_features % kVector != 0 || in_features > kThreads * kVector) return false;
+  const Cut c = cut(out_features, in_features);
+  // CTAs that find no place at once would fetch their weights when the first ones are through.
+  return ceil_div(out_features, c.groups * c.rows_of_group) <= 2 * kSms;
+}
+
+void linear_held(const LinearHeldArgs& args, cudaStream_t stream) {
+  const Cut c = cut(args.out_features, args.in_features);
+  const LinearHeldParams p{.w = args.w,
+                           .x = args.x,
+                           .out = args.out,
+                           .out_features = args.out_features,
+                           .in_features = args.in_features,
+                           .group_threads = c.group_threads,
+                           .groups = c.groups,
+                           .rows_of_group = c.rows_of_group};
+  const int grid = ceil_div(args.out_features, c.groups * c.rows_of_group);
+  SPARROW_CUDA(launch_dependent(linear_held_kernel, dim3(grid), c.groups * c.group_threads, 0, stream, p));
+}
+
+}  // namespace sparrow::ops::cuda

@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Linear layers of one row, as a decode step of one sequence has them: out = x w^T. All weights are held in
+// registers: they are on their way there while the kernel before still runs.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_runtime_api.h>
+
+namespace sparrow::ops::cuda {
+
+// Whether registers hold a matrix of this shape.
+bool linear_held_fits(int out_features, int in_features);
+
+// Pointers are 16-byte aligned. f32 sums in an order that depends on in_features alone, rounded once.
+struct LinearHeldArgs {
+  const __nv_bfloat16* w;  // [out_features, in_features]
+  const __nv_bfloat16* x;  // [in_features]
+  __nv_bfloat16* out;      // [out_features]
+  int out_features, in_features;
+};
+void linear_held(const LinearHeldArgs& args, cudaStream_t stream);
+
+}  // namespace sparrow::ops::cuda
