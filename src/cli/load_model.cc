@@ -93,6 +93,15 @@ DType index_dtype(DType kv_dtype) {
 }
 
 Status check(const LoadOptions& options) {
+  if (const auto& share = options.gpu_memory_utilization) {
+    if (!(*share > 0 && *share <= 1))
+      return Error{Errc::kInvalidArgument,
+                   strf("--gpu-memory-utilization must be in (0, 1], got {}", *share)};
+    if (options.device == "cpu")
+      return Error{
+          Errc::kUnsupported,
+          "--gpu-memory-utilization: there is no GPU in use; the cache of a CPU has a size of its own"};
+  }
   if (options.device != "auto" && options.device != "cpu" && options.device != "cuda")
     return Error{Errc::kInvalidArgument, strf("--device must be auto, cpu or cuda, got {}", options.device)};
   if (options.device == "cuda" && !built_with_cuda())
@@ -164,6 +173,7 @@ Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, Engin
     options.gpu.kv_dtype =
         SPARROW_TRY(cache_dtype(load.kv_cache_dtype, checkpoint.config().dtype, options.device));
     options.gpu.batch_invariant = load.batch_invariant;
+    if (load.gpu_memory_utilization) options.gpu.memory_utilization = *load.gpu_memory_utilization;
     if (load.load_format == "dummy") options.gpu.dummy_seed = kDummySeed;
   }
   if (options.cache_tokens == 0 && options.device == Device::kCpu) {

@@ -17,10 +17,10 @@
 
 namespace sparrow::cli {
 
-// Whether this program can use a GPU at all.
 // "auto" becomes "cuda" where there is a GPU that the kernels run on, and "cpu" elsewhere.
 void resolve_device(LoadOptions& options);
 
+// Whether this program can use a GPU at all.
 bool built_with_cuda();
 
 // What is wrong with the flags themselves, before anything is loaded.

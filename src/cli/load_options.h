@@ -2,6 +2,7 @@
 // What commands that run a model are told about it: flags as they were given.
 #pragma once
 
+#include <optional>
 #include <string>
 
 namespace sparrow::cli {
@@ -11,7 +12,8 @@ struct LoadOptions {
   std::string load_format = "auto";     // "auto": the checkpoint; "dummy": random weights, none are read
   std::string kv_cache_dtype = "auto";  // "auto", "bfloat16", "fp8", "fp8_e4m3"
   std::string device = "auto";          // "cpu", "cuda"; "auto" until resolve_device() has looked
-  bool batch_invariant = false;         // on a GPU; a CPU is so anyway
+  std::optional<double> gpu_memory_utilization;  // share of the GPU's memory; none: the command's own
+  bool batch_invariant = false;                  // on a GPU; a CPU is so anyway
 };
 
 }  // namespace sparrow::cli

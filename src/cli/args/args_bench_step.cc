@@ -37,10 +37,6 @@ CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& o) {
   command->add_option("--repeats", o.repeats, "Steps timed for each case (default 20)")
       ->check(CLI::Range(1, 10000))
       ->type_name("N");
-  command
-      ->add_option("--gpu-memory-utilization", o.gpu_memory_utilization, "Of the GPU's memory (default 0.92)")
-      ->check(CLI::Range(0.05, 1.0))
-      ->type_name("U");
   command->add_flag("--json", o.json, "One line of JSON for each case instead of tables");
   command->add_option("--svg", o.svg, "Write a picture of the last case's timeline")->type_name("FILE");
   add_load(command, o.load);

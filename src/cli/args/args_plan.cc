@@ -24,6 +24,12 @@ void add_load(CLI::App* command, LoadOptions& o) {
       ->type_name("DEVICE")
       ->group(group);
   command
+      ->add_option(
+          "--gpu-memory-utilization", o.gpu_memory_utilization,
+          "Share of the GPU's memory for weights, workspace and cache (default 0.9; bench step 0.92)")
+      ->type_name("U")
+      ->group(group);
+  command
       ->add_flag(
           "--batch-invariant", o.batch_invariant,
           "Outputs that depend on their request alone, to the bit, whatever else runs (slower on a GPU)")

@@ -130,7 +130,6 @@ void add_not_yet(CLI::App* command, ServeOptions& o) {
   command->add_option("--data-parallel-size,--dp", o.data_parallel_size)->group(group);
   command->add_flag("--enable-expert-parallel", o.enable_expert_parallel)->group(group);
   command->add_option("--block-size", o.block_size)->group(group);
-  command->add_option("--gpu-memory-utilization", o.gpu_memory_utilization)->group(group);
   command->add_flag("--trust-request-chat-template", o.trust_request_chat_template)->group(group);
 }
 

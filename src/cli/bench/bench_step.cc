@@ -18,6 +18,9 @@
 namespace sparrow::cli {
 namespace {
 
+// More than a server takes: nothing else is on the card while it is measured.
+constexpr double kMemoryUtilization = 0.92;
+
 struct Case {
   int batch, queries, context;
 };
@@ -173,6 +176,7 @@ Result<ModelConfig> preset_config(const std::string& preset) {
 
 Status run_bench_step(const BenchStepOptions& options) {
   SPARROW_TRY(check(options));
+  SPARROW_TRY(check(options.load));
   std::optional<Checkpoint> checkpoint;
   if (options.preset.empty()) checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load));
   ModelConfig config = checkpoint ? checkpoint->config() : SPARROW_TRY(preset_config(options.preset));
@@ -191,12 +195,13 @@ Status run_bench_step(const BenchStepOptions& options) {
   }
   const DType kv_dtype = SPARROW_TRY(cache_dtype(options.load.kv_cache_dtype, config.dtype, Device::kCuda));
   ProgressBar bar("weights", ProgressBar::Unit::kBytes);
-  runner_options.gpu = {.parallel_size = options.tensor_parallel_size,
-                        .rank = options.rank,
-                        .kv_dtype = kv_dtype,
-                        .memory_utilization = options.gpu_memory_utilization,
-                        .batch_invariant = options.load.batch_invariant,
-                        .progress = bar.callback()};
+  runner_options.gpu = {
+      .parallel_size = options.tensor_parallel_size,
+      .rank = options.rank,
+      .kv_dtype = kv_dtype,
+      .memory_utilization = options.load.gpu_memory_utilization.value_or(kMemoryUtilization),
+      .batch_invariant = options.load.batch_invariant,
+      .progress = bar.callback()};
   if (!checkpoint || options.load.load_format == "dummy") runner_options.gpu.dummy_seed = 0;
   const Weights none;
   auto runner =

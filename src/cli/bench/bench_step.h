@@ -21,7 +21,6 @@ struct BenchStepOptions {
   std::vector<int> context = {2048, 32768};  // tokens in the cache after the step
   std::vector<int> chunk = {8192};           // prefill: new tokens of a request
   int repeats = 20;
-  double gpu_memory_utilization = 0.92;
   bool json = false;
   std::filesystem::path svg;  // a picture of the last case's step; empty: none
   LoadOptions load{.device = "cuda"};

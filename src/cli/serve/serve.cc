@@ -45,14 +45,6 @@ Status check_flags(const ServeOptions& o) {
     return unsupported(strf("--data-parallel-size {}: only 1 yet", o.data_parallel_size));
   if (o.enable_expert_parallel) return unsupported("--enable-expert-parallel: not there yet");
   SPARROW_TRY(check(o.load));
-  if (const auto& share = o.gpu_memory_utilization) {
-    if (o.load.device == "cpu")
-      return unsupported(
-          "--gpu-memory-utilization: there is no GPU in use; --kv-cache-memory sizes the cache");
-    if (!(*share > 0 && *share <= 1))
-      return Error{Errc::kInvalidArgument,
-                   strf("--gpu-memory-utilization must be in (0, 1], got {}", *share)};
-  }
   if (o.trust_request_chat_template)
     return unsupported(
         "--trust-request-chat-template: templates come from the model or --chat-template only");
@@ -121,7 +113,6 @@ Result<EngineOptions> engine_options(const ServeOptions& o, const Checkpoint& ch
                         .max_sequences = o.max_num_seqs,
                         .prefix_caching = o.prefix_caching,
                         .max_queued_requests = o.max_queued_requests};
-  if (o.gpu_memory_utilization) options.gpu.memory_utilization = *o.gpu_memory_utilization;
   if (!o.kv_cache_memory.empty()) {
     const int64_t bytes = SPARROW_TRY(parse_byte_size(o.kv_cache_memory, "--kv-cache-memory"));
     const int64_t block = SPARROW_TRY(cache_block_bytes(checkpoint.config(), o.load));

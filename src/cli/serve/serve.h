@@ -49,7 +49,6 @@ struct ServeOptions {
   // Known from other servers, and not here yet.
   int tensor_parallel_size = 1, data_parallel_size = 1;
   bool enable_expert_parallel = false;
-  std::optional<double> gpu_memory_utilization;
   bool trust_request_chat_template = false;
 };
 
