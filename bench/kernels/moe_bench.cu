@@ -163,7 +163,7 @@ int main(int argc, char** argv) {
     return name.find(options.only) != std::string::npos || options.only.find(name) != std::string::npos;
   };
   for (const auto& [out_features, in_features] :
-       std::vector<std::pair<int, int>>{{1536, 6144}, {1280, 6144}, {6144, 1024}, {25008, 6144}})
+       std::vector<std::pair<int, int>>{{1408, 6144}, {1280, 6144}, {6144, 1024}, {25008, 6144}})
     for (const int rows : {1, 8, 16, 32, 64}) run_linear(out_features, in_features, rows, options, stream);
   {
     const Layer layer(kMlp, 5);
