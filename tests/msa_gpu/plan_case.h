@@ -6,6 +6,12 @@
 #include "msa/gpu.h"
 #include "msa_gpu/attend_case.h"
 
+#define ASSERT_OK(expression)                     \
+  do {                                            \
+    const msa::gpu::Status status = (expression); \
+    ASSERT_TRUE(status.ok()) << status.message;   \
+  } while (0)
+
 namespace msa::sm90 {
 
 struct PlanShape {

@@ -12,12 +12,6 @@ using gpu::Code;
 using gpu::Plan;
 using gpu::Status;
 
-#define ASSERT_OK(expression)                   \
-  do {                                          \
-    const Status status = (expression);         \
-    ASSERT_TRUE(status.ok()) << status.message; \
-  } while (0)
-
 void run_sparse(const PlanCase& c) {
   PlanRun run(c);
   std::unique_ptr<Plan> plan;

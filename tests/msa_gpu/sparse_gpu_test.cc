@@ -7,9 +7,8 @@
 #include <numeric>
 
 #include "model/rotary.h"
-#include "msa/gpu.h"
-#include "msa_gpu/attend_case.h"
 #include "msa_gpu/late_write.h"
+#include "msa_gpu/plan_case.h"
 
 namespace msa::sm90 {
 namespace {
@@ -17,12 +16,6 @@ namespace {
 using gpu::CacheType;
 using gpu::Plan;
 using gpu::Status;
-
-#define ASSERT_OK(expression)                   \
-  do {                                          \
-    const Status status = (expression);         \
-    ASSERT_TRUE(status.ok()) << status.message; \
-  } while (0)
 
 enum class Keys { kRandom, kRepeated, kBestInOneColumn };
 
