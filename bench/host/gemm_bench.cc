@@ -149,11 +149,7 @@ int run(int argc, char** argv) {
     const std::string_view flag = argv[i], value = argv[i + 1];
     if (flag == "--threads") threads = std::max(1, std::atoi(argv[i + 1]));
     if (flag == "--json") json = argv[i + 1];
-    if (flag == "--isa")
-      isa = value == "scalar"   ? CpuIsa::kScalar
-            : value == "avx2"   ? CpuIsa::kAvx2
-            : value == "avx512" ? CpuIsa::kAvx512
-                                : isa;
+    if (flag == "--isa") isa = ops::cpu_isa_named(value).value_or(isa);
   }
   ThreadPool pool(threads);
   Scratch scratch;

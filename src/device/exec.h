@@ -7,9 +7,9 @@
 
 namespace sparrow {
 
-// Instruction sets the CPU kernels are written for, weakest first. Results are bit-identical between runs on
+// Instruction sets the CPU kernels are written for, weakest first: a machine that has one has all before it. Results are bit-identical between runs on
 // one of them, not between them.
-enum class CpuIsa { kScalar, kAvx2, kAvx512, kAmx };
+enum class CpuIsa { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 struct Exec {
   ThreadPool& pool;

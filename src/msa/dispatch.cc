@@ -16,6 +16,8 @@ const Kernels* kernels_of(Isa isa, Type type) {
       return &avx2_kernels(type);
     case Isa::kAvx512:
       return &avx512_kernels(type);
+    case Isa::kAvx512Bf16:
+      return type == Type::kBF16 ? &avx512bf16_kernels() : &avx512_kernels(type);
     case Isa::kAmx:
       return type == Type::kBF16 ? &amx_kernels() : &avx512_kernels(type);
   }

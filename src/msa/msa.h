@@ -19,8 +19,9 @@ inline constexpr int kMaxTopK = 16;
 
 enum class Type : uint8_t { kF32, kBF16 };
 
-// CPU instruction sets, weakest first. kScalar is the reference that judges the others.
-enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAmx };
+// CPU instruction sets, weakest first: a machine that has one has all before it. kScalar is the reference that
+// judges the others.
+enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 // The best instruction set that works here. AMX is tried by executing it: some hypervisors hide its CPUID
 // leaf.

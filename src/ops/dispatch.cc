@@ -18,24 +18,21 @@ const cpu::Kernels* kernels_of(const Exec& exec) {
       return &cpu::kAvx2Kernels;
     case CpuIsa::kAvx512:
       return &cpu::kAvx512Kernels;
+    case CpuIsa::kAvx512Bf16:
+      return &cpu::kAvx512Bf16Kernels;
     case CpuIsa::kAmx:
       return &cpu::kAmxKernels;
   }
   return nullptr;
 }
 
+// MSA is a library of its own and has its own name for the same list.
+static_assert(static_cast<int>(CpuIsa::kAvx2) == static_cast<int>(msa::Isa::kAvx2) &&
+              static_cast<int>(CpuIsa::kAvx512) == static_cast<int>(msa::Isa::kAvx512) &&
+              static_cast<int>(CpuIsa::kAvx512Bf16) == static_cast<int>(msa::Isa::kAvx512Bf16) &&
+              static_cast<int>(CpuIsa::kAmx) == static_cast<int>(msa::Isa::kAmx));
 msa::Isa msa_isa(CpuIsa isa) {
-  switch (isa) {
-    case CpuIsa::kScalar:
-      return msa::Isa::kScalar;
-    case CpuIsa::kAvx2:
-      return msa::Isa::kAvx2;
-    case CpuIsa::kAvx512:
-      return msa::Isa::kAvx512;
-    case CpuIsa::kAmx:
-      return msa::Isa::kAmx;
-  }
-  return msa::Isa::kScalar;
+  return static_cast<msa::Isa>(isa);
 }
 
 msa::Workers workers_of(Exec& exec) {
@@ -49,21 +46,20 @@ msa::Workers workers_of(Exec& exec) {
 }  // namespace
 
 CpuIsa detect_cpu_isa() {
-  switch (msa::detect_isa()) {
-    case msa::Isa::kScalar:
-      return CpuIsa::kScalar;
-    case msa::Isa::kAvx2:
-      return CpuIsa::kAvx2;
-    case msa::Isa::kAvx512:
-      return CpuIsa::kAvx512;
-    case msa::Isa::kAmx:
-      return CpuIsa::kAmx;
-  }
-  return CpuIsa::kScalar;
+  return static_cast<CpuIsa>(msa::detect_isa());
 }
 
 const char* name_of(CpuIsa isa) {
   return msa::name_of(msa_isa(isa));
+}
+
+std::optional<CpuIsa> cpu_isa_named(std::string_view name) {
+  if (name == "scalar") return CpuIsa::kScalar;
+  if (name == "avx2") return CpuIsa::kAvx2;
+  if (name == "avx512") return CpuIsa::kAvx512;
+  if (name == "avx512-bf16") return CpuIsa::kAvx512Bf16;
+  if (name == "amx") return CpuIsa::kAmx;
+  return std::nullopt;
 }
 
 void linear(Exec& exec, const Tensor& x, std::span<const Projection> projections) {

@@ -7,7 +7,9 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <string_view>
 
 #include "base/tensor.h"
 #include "device/exec.h"
@@ -18,6 +20,8 @@ namespace sparrow::ops {
 // The best CPU instruction set that works on this machine.
 CpuIsa detect_cpu_isa();
 const char* name_of(CpuIsa isa);
+// "scalar", "avx2", "avx512", "avx512-bf16" or "amx", as command lines have it, whether it works here or not.
+std::optional<CpuIsa> cpu_isa_named(std::string_view name);
 
 // A linear layer's matrix [out, in], as stored: BF16, F32, or F8_E4M3 with one E8M0 scale for 32 inputs.
 struct Weight {

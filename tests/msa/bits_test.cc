@@ -57,7 +57,7 @@ std::vector<Combination> combinations() {
   std::vector<Combination> all;
   for (const Isa isa : fast_isas())
     for (const Type type : {Type::kBF16, Type::kF32})
-      if (isa != Isa::kAmx || type == Type::kBF16) all.push_back({isa, type});
+      if (isa < Isa::kAvx512Bf16 || type == Type::kBF16) all.push_back({isa, type});
   return all;
 }
 

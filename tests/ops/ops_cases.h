@@ -108,7 +108,7 @@ inline OwnedMlp random_mlp(std::mt19937& rng, DType dtype, int64_t columns, int6
 // Every instruction set this machine has, the scalar reference left out.
 inline std::vector<CpuIsa> vector_isas() {
   std::vector<CpuIsa> isas;
-  for (const CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAmx})
+  for (const CpuIsa isa : {CpuIsa::kAvx2, CpuIsa::kAvx512, CpuIsa::kAvx512Bf16, CpuIsa::kAmx})
     if (isa <= detect_cpu_isa()) isas.push_back(isa);
   return isas;
 }

@@ -36,7 +36,7 @@ std::vector<float> random_values(std::mt19937& random, int64_t count, Values val
 
 std::vector<Isa> fast_isas() {
   std::vector<Isa> isas;
-  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAmx})
+  for (const Isa isa : {Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16, Isa::kAmx})
     if (isa <= detect_isa()) isas.push_back(isa);
   return isas;
 }

@@ -44,8 +44,9 @@ Isa detect_isa() {
     const bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
     if (!avx512) return Isa::kAvx2;
-    const bool helpers = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
-    return helpers && amx_works() ? Isa::kAmx : Isa::kAvx512;
+    const bool bf16 = __builtin_cpu_supports("avx512bf16") && __builtin_cpu_supports("avx512vbmi");
+    if (!bf16) return Isa::kAvx512;
+    return amx_works() ? Isa::kAmx : Isa::kAvx512Bf16;
   }();
   return isa;
 }
@@ -58,6 +59,8 @@ const char* name_of(Isa isa) {
       return "AVX2";
     case Isa::kAvx512:
       return "AVX-512";
+    case Isa::kAvx512Bf16:
+      return "AVX-512 BF16";
     case Isa::kAmx:
       return "AMX";
   }

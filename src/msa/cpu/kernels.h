@@ -71,9 +71,10 @@ struct Kernels {
   void (*finish)(const AttendUnit& unit, void* out);  // out: [unit.heads, kHeadDim]
 };
 
-// Tables of the sets compiled in. The AMX table is for bf16 only.
+// Tables of the sets compiled in. The last two are for bf16 only.
 const Kernels& avx2_kernels(Type type);
 const Kernels& avx512_kernels(Type type);
+const Kernels& avx512bf16_kernels();
 const Kernels& amx_kernels();
 
 // The schedules: what runs where, and in which order.

@@ -87,7 +87,7 @@ struct Kernels {
   }
 };
 
-extern const Kernels kAvx2Kernels, kAvx512Kernels, kAmxKernels;
+extern const Kernels kAvx2Kernels, kAvx512Kernels, kAvx512Bf16Kernels, kAmxKernels;
 extern const GemmEngine kAmxGemm;
 
 }  // namespace sparrow::ops::cpu
