@@ -47,6 +47,10 @@ bool is_white_space(uint32_t c) {
          c == 0x3000;
 }
 
+int display_width(uint32_t c) {
+  return utf8proc_charwidth(static_cast<utf8proc_int32_t>(c));
+}
+
 bool is_word_character(uint32_t c) {
   switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
     case UTF8PROC_CATEGORY_LU:

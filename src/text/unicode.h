@@ -21,6 +21,8 @@ std::string normalized(std::string_view text, NormalForm form);
 bool is_white_space(uint32_t code_point);
 // What \w means: letters, marks, decimal digits, letter numbers, connectors, joiners.
 bool is_word_character(uint32_t code_point);
+// Columns that a terminal gives it: 0 for marks that join the character before, 2 for wide ones.
+int display_width(uint32_t code_point);
 
 // The classes of every code point, looked up by the byte for ASCII and by the code point for the rest.
 class CharClasses {
