@@ -12,6 +12,7 @@ struct ProgramResult {
   std::string out, err;
 };
 
-ProgramResult run_sparrow(const std::vector<std::string>& args);
+// `input`: what it reads from standard input, which is no terminal.
+ProgramResult run_sparrow(const std::vector<std::string>& args, const std::string& input = "");
 
 }  // namespace sparrow::test

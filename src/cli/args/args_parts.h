@@ -5,10 +5,10 @@
 #include <string>
 
 #include "cli/bench/bench_step.h"
+#include "cli/chat/chat.h"
 #include "cli/load_options.h"
 #include "cli/plan/doctor.h"
 #include "cli/plan/plan.h"
-#include "cli/serve/chat.h"
 #include "cli/serve/serve.h"
 
 namespace CLI {

@@ -159,14 +159,20 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& o) {
 }
 
 CLI::App* add_chat(CLI::App& app, ChatOptions& o) {
-  CLI::App* command = app.add_subcommand("chat", "Talk to a server in the terminal");
-  command->add_option("--url", o.url, "Where the server is (default http://127.0.0.1:8000)")
+  CLI::App* command = app.add_subcommand("chat", "Talk to a server in the terminal, or through a pipe");
+  command->add_option("--url", o.url, "Where the server is, http or https (default http://127.0.0.1:8000)")
       ->type_name("URL");
   command->add_option("--api-key", o.api_key, "Key to send (default: SPARROW_API_KEY)")->type_name("KEY");
+  CLI::Option* cacert = command->add_option("--cacert", o.cacert,
+                                            "https: trust the certificates in FILE (PEM), not the system's");
+  cacert->type_name("FILE");
+  command->add_flag("--insecure", o.insecure, "https: do not check the certificate")->excludes(cacert);
   command->add_option("--model", o.model, "Model to ask for (default: the server's first)")
       ->type_name("NAME");
   command->add_option("--system", o.system, "What the model is told before the conversation")
       ->type_name("TEXT");
+  command->add_option("--tools", o.tools, "Tools that the model may call: a JSON list in OpenAI's format")
+      ->type_name("FILE");
   command->add_option("--temperature", o.temperature, "0 is greedy (default: the server's)")->type_name("T");
   command->add_option("--max-tokens", o.max_tokens, "Longest answer (default: what the context leaves)")
       ->check(CLI::Range(1, 1 << 24))
@@ -174,11 +180,23 @@ CLI::App* add_chat(CLI::App& app, ChatOptions& o) {
   command->add_option("--thinking", o.thinking, "enabled, disabled or adaptive (default: the model's)")
       ->check(CLI::IsMember({"enabled", "disabled", "adaptive"}))
       ->type_name("MODE");
+  command->add_flag("--one-turn", o.one_turn, "All of standard input is one question");
+  command->add_flag("--raw", o.raw, "Print control characters as the server sent them");
   command->footer(
       "Examples:\n"
       "  sparrow chat\n"
-      "  sparrow chat --url http://gpu-box:8000 --system 'Be terse.' --thinking disabled\n"
-      "  echo 'What is sparse attention?' | sparrow chat --max-tokens 200\n");
+      "  sparrow chat --url https://gpu-box:8000 --cacert box.pem --system 'Be terse.' --thinking disabled\n"
+      "  echo 'What is sparse attention?' | sparrow chat --max-tokens 200\n"
+      "  git diff | sparrow chat --one-turn --system 'Review this change.' > review.txt\n"
+      "\nIn the terminal /help lists commands and keys. What was typed is kept in\n"
+      "~/.local/state/sparrow/chat_history.\n"
+      "\nFrom a pipe each line is a turn of one conversation, and a line that ends with \\ goes on with the "
+      "next;\n"
+      "--one-turn takes all lines as one. Answers go to stdout, thinking and errors to stderr; exit code 2: "
+      "an\n"
+      "answer failed. Control characters in answers are shown, such as \\x1b, so that no server can command "
+      "the\n"
+      "terminal; --raw turns that off.\n");
   return command;
 }
 
