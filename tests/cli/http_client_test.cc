@@ -84,7 +84,7 @@ TEST(HttpClient, TellsAWholeBodyFromACutOne) {
   EXPECT_EQ(answer_to("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n").error,
             "the server's answer is garbled");
   EXPECT_EQ(answer_to("SSH-2.0\r\n").error, "what answers there does not speak HTTP");
-  EXPECT_EQ(answer_to("").error, "the server closed the connection without an answer");
+  EXPECT_NE(answer_to("").error.find("without an answer; is it https://?"), std::string::npos);
 }
 
 TEST(HttpClient, AKeyCannotAddFields) {

@@ -27,8 +27,8 @@ void add_threads(CLI::App* command, int& threads) {
       ->type_name("N");
 }
 
-void add_cache_tokens(CLI::App* command, int64_t& tokens) {
-  command->add_option("--cache-tokens", tokens, "Tokens that the cache holds (default: what the work needs)")
+void add_cache_tokens(CLI::App* command, int64_t& tokens, const char* fallback) {
+  command->add_option("--cache-tokens", tokens, strf("Tokens that the cache holds (default: {})", fallback))
       ->check(CLI::Range(1, 1 << 30))
       ->type_name("N");
 }
@@ -76,7 +76,7 @@ CLI::App* add_generate(CLI::App& app, GenerateOptions& o) {
                    "Tokens run at once; changes speed and memory, never the result (default 512)")
       ->check(CLI::Range(1, 1 << 20))
       ->type_name("N");
-  add_cache_tokens(command, o.cache_tokens);
+  add_cache_tokens(command, o.cache_tokens, "what the prompt needs; with --prompts: by memory");
   add_threads(command, o.threads);
   add_load(command, o.load);
   command->footer(
@@ -100,6 +100,8 @@ CLI::App* add_generate(CLI::App& app, GenerateOptions& o) {
 CLI::App* add_bench_engine(CLI::App& app, BenchEngineOptions& o) {
   CLI::App* bench = app.add_subcommand("bench", "Measure one layer of the program");
   bench->require_subcommand(1);
+  bench->footer(examples({"sparrow bench engine --model /tmp/small --num-prompts 16",
+                          "sparrow bench step --preset m3 --tensor-parallel-size 8 --batch 1,8,64"}));
   CLI::App* command =
       bench->add_subcommand("engine", "Many requests at once: tokens/s, latency, batch sizes");
   const auto number = [&](const char* flag, auto& value, int least, const char* help) {
@@ -121,7 +123,7 @@ CLI::App* add_bench_engine(CLI::App& app, BenchEngineOptions& o) {
   number("--max-sequences", o.max_sequences, 1, "Sequences running at the same time (default 256)");
   command->add_flag("!--no-prefix-caching", o.prefix_caching, "Run every prompt from its first token");
   command->add_flag("--json", o.json, "One line of JSON instead of a table");
-  add_cache_tokens(command, o.cache_tokens);
+  add_cache_tokens(command, o.cache_tokens, "what the requests need");
   add_threads(command, o.threads);
   add_load(command, o.load);
   command->footer(examples(
@@ -158,8 +160,9 @@ CLI::App* add_trace(CLI::App& app, TraceOptions& o) {
   add_threads(command, o.threads);
   command->footer(
       examples(
-          {"sparrow trace --model DIR --ids prompt.json --positions 0,127,128,-1 --out run.safetensors",
-           "sparrow trace --model DIR --ids prompt.json --chunk 128 --decode 48 --out run.safetensors"}) +
+          {"echo '[1, 2, 3, 4]' > prompt.json",
+           "sparrow trace --model /tmp/tiny --ids prompt.json --positions 0,2,-1 --out run.safetensors",
+           "sparrow trace --model /tmp/tiny --ids prompt.json --chunk 2 --decode 48 --out run.safetensors"}) +
       "\nTensors written: input_ids, logit_positions, logits, hidden.N (input of layer N; the last one after "
       "the\n"
       "final norm), selected_blocks.L [index heads, positions, top-k], greedy_ids, greedy_logits.\n");
@@ -213,6 +216,8 @@ CLI::App* add_tokenize(CLI::App& app, TokenizeOptions& o) {
 CLI::App* add_debug_text(CLI::App& app, DebugTextOptions& o) {
   CLI::App* debug = app.add_subcommand("debug", "Look into one layer of the program");
   debug->require_subcommand(1);
+  debug->footer(
+      examples({R"(echo '{"op":"tokenize","text":"Hello"}' | sparrow debug text --model /tmp/tiny)"}));
   CLI::App* command =
       debug->add_subcommand("text", "Answer lines of JSON: templates, tokens, reasoning and tool calls");
   command->add_option("--model", o.model, "Folder with tokenizer and chat template")->type_name("DIR");
@@ -272,9 +277,10 @@ int unknown_argument(const CLI::App& app) {
 std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   CLI::App app("Sparrow serves MiniMax-M3 with its native block-sparse attention.", "sparrow");
   app.set_version_flag("--version", "sparrow " SPARROW_VERSION);
-  app.footer(examples({"sparrow make-model --preset tiny --out /tmp/tiny", "sparrow serve /tmp/tiny",
-                       "sparrow generate --model /tmp/tiny --prompt-ids 1,2,3 --max-tokens 16"}) +
-             "\nEach command explains itself: sparrow generate --help\n");
+  app.footer(
+      examples({"sparrow make-model --preset tiny --out /tmp/tiny", "sparrow serve /tmp/tiny", "sparrow chat",
+                "sparrow doctor", "sparrow generate --model /tmp/tiny --prompt-ids 1,2,3 --max-tokens 16"}) +
+      "\nEach command explains itself: sparrow generate --help\n");
   ServeOptions serve;
   ChatOptions chat;
   PlanOptions plan;

@@ -12,12 +12,12 @@ void add_load(CLI::App* command, LoadOptions& o) {
   add_overrides(command, o.hf_overrides);
   command
       ->add_option("--load-format", o.load_format,
-                   "auto: the checkpoint; dummy: random weights of config.json's shapes")
+                   "auto (default): the checkpoint's weights; dummy: random ones of config.json's shapes")
       ->type_name("FORMAT")
       ->group(group);
   command
       ->add_option("--kv-cache-dtype", o.kv_cache_dtype,
-                   "auto (the model's type), bfloat16, fp8 or fp8_e4m3 (on a GPU)")
+                   "auto (default: the model's type), bfloat16, fp8 or fp8_e4m3 (fp8 on a GPU only)")
       ->type_name("TYPE")
       ->group(group);
   command->add_option("--device", o.device, "auto (default: a GPU where there is one), cpu or cuda")
@@ -60,7 +60,9 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& o) {
   command->add_option("--gpu", o.gpu, "h100, h800, h20, h200 (default), b200, a size such as 96G, or cpu")
       ->type_name("KIND");
   number("--max-model-len", o.max_model_len, "Tokens of a prompt and its answer (default: the model's)");
-  command->add_option("--kv-cache-dtype", o.kv_cache_dtype, "auto, bfloat16, fp8 or fp8_e4m3")
+  command
+      ->add_option("--kv-cache-dtype", o.kv_cache_dtype,
+                   "auto (default: the model's type), bfloat16, fp8 or fp8_e4m3")
       ->type_name("TYPE");
   command
       ->add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
@@ -88,8 +90,9 @@ CLI::App* add_doctor(CLI::App& app, DoctorOptions& o) {
       app.add_subcommand("doctor", "Look for what is wrong with this machine, or with a model");
   command->add_option("model,--model", o.model, "Folder of a checkpoint to look at as well")
       ->type_name("MODEL");
-  command->add_option("--host", o.host, "Address to try (default 127.0.0.1)")->type_name("ADDR");
-  command->add_option("--port", o.port, "Port to try (default 8000)")
+  command->add_option("--host", o.host, "Address that a server would listen at (default 127.0.0.1)")
+      ->type_name("ADDR");
+  command->add_option("--port", o.port, "Port that it would listen at (default 8000)")
       ->check(CLI::Range(0, 65535))
       ->type_name("N");
   add_overrides(command, o.hf_overrides);
@@ -98,7 +101,7 @@ CLI::App* add_doctor(CLI::App& app, DoctorOptions& o) {
       "Examples:\n"
       "  sparrow doctor\n"
       "  sparrow doctor /models/m3 --port 9000\n"
-      "\nExit code 1: something fails.\n");
+      "\nReads headers, no weights. Exit code 1: something fails.\n");
   return command;
 }
 

@@ -25,7 +25,7 @@ void add_network(CLI::App* command, ServeOptions& o) {
   command->add_option("--allowed-origins", o.allowed_origins, "Web pages that may call (CORS); default: none")
       ->type_name("ORIGIN...")
       ->group(group);
-  command->add_option("--log-format", o.log_format, "human or json: one line for each request")
+  command->add_option("--log-format", o.log_format, "How each request is logged: human (default) or json")
       ->check(CLI::IsMember({"human", "json"}))
       ->type_name("FORMAT")
       ->group(group);
@@ -46,13 +46,14 @@ void add_keys(CLI::App* command, ServeOptions& o) {
                  "Listen off loopback without keys: anybody who can connect can use it")
       ->group(group);
   command
-      ->add_option("--max-requests-per-key", o.max_requests_per_key, "At the same time (default: no limit)")
+      ->add_option("--max-requests-per-key", o.max_requests_per_key,
+                   "Requests of one key at a time (default: no limit)")
       ->check(CLI::NonNegativeNumber)
       ->type_name("N")
       ->group(group);
   command
       ->add_option("--max-tokens-per-key", o.max_tokens_per_key,
-                   "In flight at the same time (default: no limit)")
+                   "Tokens of one key's requests at a time (default: no limit)")
       ->check(CLI::NonNegativeNumber)
       ->type_name("N")
       ->group(group);
@@ -109,15 +110,15 @@ void add_text(CLI::App* command, ServeOptions& o) {
       ->group(group);
   command
       ->add_flag("--enable-auto-tool-choice", o.enable_auto_tool_choice,
-                 "Always on; accepted for scripts that say it")
+                 "Accepted for scripts that set it: always on")
       ->group(group);
   command
       ->add_flag("--language-model-only", o.language_model_only,
-                 "Always so yet; accepted for scripts that say it")
+                 "Accepted for scripts that set it: there are no images yet")
       ->group(group);
   command
       ->add_option("--generation-config", o.generation_config,
-                   "auto: sampling defaults of the model; none: 1.0")
+                   "Sampling defaults: auto (the model's, default), none or vllm (1.0)")
       ->check(CLI::IsMember({"auto", "none", "vllm"}))
       ->type_name("FROM")
       ->group(group);
@@ -149,6 +150,7 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& o) {
       "  sparrow serve /tmp/small\n"
       "  sparrow serve /models/m3 --served-model-name m3 --host 0.0.0.0 --api-key $KEY --max-model-len "
       "131072\n"
+      "  sparrow serve /models/m3 --ssl-certfile cert.pem --ssl-keyfile key.pem --api-key-file keys.txt\n"
       "  sparrow serve /models/m3 --hf-overrides '{\"text_config\": {\"rope_scaling\": {\"rope_type\": "
       "\"yarn\", \"factor\": 2,\n"
       "      \"original_max_position_embeddings\": 524288}, \"max_position_embeddings\": 1048576}}'\n"

@@ -52,10 +52,7 @@ Result<HttpServerAddress> server_of(const ChatOptions& options) {
   return server;
 }
 
-// Ctrl-C is ours where somebody can go on after it; a pipe's end is the program's.
-void take_signals(bool interactive) {
-  ::signal(SIGPIPE, SIG_IGN);  // a server that goes away is an error like others
-  if (!interactive) return;
+void take_interrupts() {
   struct sigaction action {};
   action.sa_handler = on_interrupt;  // no SA_RESTART: reads and waits end with it
   ::sigaction(SIGINT, &action, nullptr);
@@ -64,13 +61,15 @@ void take_signals(bool interactive) {
 Status converse(const ChatOptions& options) {
   const HttpServerAddress server = SPARROW_TRY(server_of(options));
   const bool interactive = ::isatty(STDIN_FILENO) != 0 && !options.one_turn;
-  take_signals(interactive);
+  ::signal(SIGPIPE, SIG_IGN);  // a server that goes away is an error like others
   Session::Setup setup{.options = options,
                        .server = server,
                        .model = options.model.empty() ? SPARROW_TRY(first_model(server)) : options.model,
                        .interactive = interactive,
                        .read = {},
                        .stop = interrupted};
+  // From here on there is something to go back to. In a pipe Ctrl-C ends the program.
+  if (interactive) take_interrupts();
   LineReader reader(STDIN_FILENO, interrupted);
   const auto terminal =
       interactive

@@ -16,18 +16,19 @@ namespace sparrow::cli {
 namespace {
 
 constexpr const char* kHelp =
-    "/help         this list\n"
+    "/help         show this list\n"
     "/clear        forget what was said; the system text and the tools stay\n"
     "/system TEXT  what the model is told first; without TEXT: show it; - for nothing\n"
-    "/tools FILE   let the model call the tools in FILE, a JSON list in OpenAI's format; - for none.\n"
+    "/tools FILE   let the model call tools: a JSON list in OpenAI's format; - for none.\n"
     "              Calls are shown, and you type their results.\n"
     "/retry        ask for the last answer again\n"
     "/save FILE    write the conversation as a request: curl -d @FILE sends it\n"
-    "/quit         end; also Ctrl-D\n"
+    "/quit         end, as does Ctrl-D\n"
     "\n"
-    "Enter sends. A line goes on with \\ at its end or Alt-Enter; pasted lines are one turn.\n"
-    "Up and Down look for earlier lines that start with what you typed, Ctrl-R for those that have it.\n"
-    "Ctrl-C stops an answer, and empties the line. A line that starts with // is sent with one /.\n";
+    "Enter sends. Alt-Enter, or \\ and Enter, starts a new line. Pasted lines are one turn.\n"
+    "Up and Down find earlier lines that start with what you typed, Ctrl-R those that\n"
+    "contain it. Ctrl-C stops an answer or empties the line. // at the start of a line\n"
+    "sends it as text with one /.\n";
 
 const std::vector<std::string> kNames{"/help", "/clear", "/system", "/tools", "/retry",
                                       "/save", "/quit",  "/new",    "/exit"};
@@ -60,6 +61,7 @@ Status Session::run_command(std::string_view name, std::string_view argument) {
     std::fputs(kHelp, stderr);
   } else if (name == "/clear" || name == "/new") {
     conversation_.clear();
+    if (setup_.interactive) screen_.note("a new conversation");
   } else if (name == "/system") {
     if (!argument.empty()) conversation_.set_system(argument == "-" ? "" : std::string(argument));
     if (setup_.interactive)

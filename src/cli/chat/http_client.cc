@@ -136,8 +136,10 @@ Result<HttpAnswer> http_call(const HttpServerAddress& server, const HttpCall& ca
   while ((head_end = in.find("\r\n\r\n")) == std::string::npos) {
     if (in.size() > kMaxHeadBytes) return Error{Errc::kIo, "what answers there does not speak HTTP"};
     if ((io = connection->receive(in)) != Io::kDone)
-      return io_error(io, in.empty() ? "the server closed the connection without an answer"
-                                     : "what answers there does not speak HTTP");
+      return io_error(io, !in.empty() ? "what answers there does not speak HTTP"
+                          : server.url.tls
+                              ? "the server closed the connection without an answer"
+                              : "the server closed the connection without an answer; is it https://?");
   }
   int status = 0;
   if (!in.starts_with("HTTP/1.") || in.size() < 12 ||

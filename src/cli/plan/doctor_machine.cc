@@ -56,18 +56,18 @@ std::optional<int64_t> leading_number(const std::string& text) {
   return value;
 }
 
-// Instruction sets that this processor and system have, of those that kernels are written for.
+// Instruction sets that kernels are written for: which this processor and system have, and which not.
 std::string instruction_sets(CpuIsa best) {
   __builtin_cpu_init();
   std::string names;
   const auto add = [&](bool has, const char* name) {
-    if (has) names += (names.empty() ? "" : ", ") + std::string(name);
+    names += strf("{}{}{}", names.empty() ? "" : ", ", has ? "" : "no ", name);
   };
   add(__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"), "AVX2");
   add(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw"), "AVX-512");
   add(__builtin_cpu_supports("avx512bf16"), "AVX-512 BF16");
   add(best == CpuIsa::kAmx, "AMX");
-  return names.empty() ? "none that kernels use" : names;
+  return names;
 }
 
 Finding examine_cpu(const std::filesystem::path& root) {
