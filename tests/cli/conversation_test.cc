@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <random>
 
+#include "base/utf8.h"
 #include "cli/chat/answer_stream.h"
 #include "cli/chat/session.h"
 #include "support/temp_dir.h"
@@ -128,6 +130,25 @@ TEST(AnswerStream, KnowsErrorsCutsAndNonsense) {
   EXPECT_EQ(after("data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":-1},{\"index\":99999999}]}}]}\n"
                   "data: {\"choices\":7}\ndata: 7\ndata: {\"usage\":\"x\",\"choices\":[null]}\n"),
             std::pair(std::string(), false));
+}
+
+TEST(AnswerStream, SurvivesAnyBytes) {
+  const std::string body =
+      R"(data: {"choices":[{"delta":{"reasoning":"hm","content":"a","tool_calls":[{"index":0,"id":"c","function":)"
+      R"({"name":"f","arguments":"{}"}}]},"finish_reason":null}],"usage":{"prompt_tokens":1}})"
+      "\n\ndata: [DONE]\n\n";
+  std::mt19937 random(11);
+  for (int round = 0; round < 3000; ++round) {
+    std::string bytes = body + body;
+    for (int i = 0; i < 4; ++i) bytes[random() % bytes.size()] = static_cast<char>(random());
+    if (random() % 4 == 0) bytes.erase(random() % bytes.size(), random() % 20);
+    AnswerStream stream([](const AnswerPart&) {});
+    const size_t cut = random() % bytes.size();
+    stream.feed(std::string_view(bytes).substr(0, cut));
+    stream.feed(std::string_view(bytes).substr(cut));
+    stream.finish();
+    ASSERT_EQ(valid_utf8_prefix(stream.message().content), stream.message().content.size());
+  }
 }
 
 TEST(Commands, AreLinesThatStartWithASlashAndAWord) {

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
+
+#include "base/utf8.h"
 #include "cli/terminal/keys.h"
 #include "cli/terminal/line_editor.h"
 
@@ -107,6 +110,65 @@ TEST(Keys, AnEscapeAloneIsAKeyOnceItIsQuiet) {
   EXPECT_EQ(keys.next(/*quiet=*/true)->kind, Key::Kind::kUnknown);
   keys.feed("a");
   EXPECT_EQ(keys.next()->text, "a");
+}
+
+TEST(LineBuffer, SurvivesAnythingThatIsTyped) {
+  std::mt19937 random(7);
+  const std::vector<std::string> pieces{"a",
+                                        " ",
+                                        "\n",
+                                        "é",
+                                        "日",
+                                        "👨‍👩‍👧",
+                                        "\u0301",
+                                        "\t",
+                                        "\033[A",
+                                        "\033[B",
+                                        "\033[D",
+                                        "\033[C",
+                                        "\x7f",
+                                        "\033[3~",
+                                        "\x01",
+                                        "\x05",
+                                        "\x0b",
+                                        "\x15",
+                                        "\x17",
+                                        "\x19",
+                                        "\033[1;5D",
+                                        "\xff",
+                                        "\033\r",
+                                        "\033[",
+                                        "\033[200~x\ny\033[201~",
+                                        "\u200d"};
+  for (int round = 0; round < 200; ++round) {
+    KeyDecoder keys;
+    LineBuffer buffer;
+    for (int i = 0; i < 100; ++i) {
+      keys.feed(pieces[random() % pieces.size()]);
+      while (const auto key = keys.next(random() % 2 == 0)) {
+        using Kind = Key::Kind;
+        if (key->kind <= Kind::kPaste) buffer.insert(key->text);
+        if (key->kind == Kind::kNewline) buffer.insert("\n");
+        if (key->kind == Kind::kUp) buffer.line_up();
+        if (key->kind == Kind::kDown) buffer.line_down();
+        if (key->kind == Kind::kLeft) buffer.left();
+        if (key->kind == Kind::kRight) buffer.right();
+        if (key->kind == Kind::kBackspace) buffer.erase_before();
+        if (key->kind == Kind::kDelete) buffer.erase_after();
+        if (key->kind == Kind::kWordLeft) buffer.word_left();
+        if (key->kind == Kind::kControl && key->text == "k") buffer.cut_to_line_end();
+        if (key->kind == Kind::kControl && key->text == "u") buffer.cut_to_line_start();
+        if (key->kind == Kind::kControl && key->text == "w") buffer.cut_word_before();
+        if (key->kind == Kind::kControl && key->text == "y") buffer.yank();
+      }
+      // Whole characters on both sides of the cursor, and a cursor on the screen.
+      ASSERT_EQ(valid_utf8_prefix(buffer.text()), buffer.text().size());
+      ASSERT_EQ(valid_utf8_prefix(buffer.text().substr(0, buffer.cursor())), buffer.cursor());
+      const TextRows rows = lay_out("> ", buffer, 10);
+      ASSERT_LT(rows.cursor_row, static_cast<int>(rows.rows.size()));
+      ASSERT_LT(rows.cursor_column, 10);
+    }
+  }
 }
 
 TEST(LayOut, WrapsWideCharactersAndShowsControls) {

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -175,6 +176,7 @@ Result<Socket> connect_to(const HttpUrl& url, const std::atomic<bool>* stop) {
 // OpenSSL knows the places of the system it was built on; others keep their certificates elsewhere.
 void trust_system(SSL_CTX* context) {
   SSL_CTX_set_default_verify_paths(context);
+  if (std::getenv(X509_get_default_cert_file_env()) || std::getenv(X509_get_default_cert_dir_env())) return;
   for (const char* file : {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
                            "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"})
     if (::access(file, R_OK) == 0 && SSL_CTX_load_verify_locations(context, file, nullptr) == 1) return;

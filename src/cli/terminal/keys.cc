@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/terminal/keys.h"
 
+#include <algorithm>
+
 #include "base/utf8.h"
 
 namespace sparrow::cli {
@@ -100,9 +102,14 @@ std::optional<Key> KeyDecoder::escape(bool quiet) {
 }
 
 std::optional<Key> KeyDecoder::paste() {
-  const size_t end = in_.find(kPasteEnd);
-  if (end == std::string::npos) return std::nullopt;
+  const size_t end = in_.find(kPasteEnd, searched_);
+  if (end == std::string::npos) {
+    // A long paste comes in many pieces: each is looked at once.
+    searched_ = in_.size() - std::min(in_.size(), kPasteEnd.size());
+    return std::nullopt;
+  }
   pasting_ = false;
+  searched_ = 0;
   Key key = take(end, Kind::kPaste);
   in_.erase(0, kPasteEnd.size());
   return key;

@@ -48,6 +48,7 @@ class KeyDecoder {
 
   std::string in_;
   bool pasting_ = false;
+  size_t searched_ = 0;  // of in_, for the end of a paste
 };
 
 }  // namespace sparrow::cli
