@@ -175,6 +175,18 @@ TEST_F(Chat, ADumbTerminalGetsNoEscapes) {
   EXPECT_EQ((shown + rest).find('\033'), std::string::npos) << shown << rest;
 }
 
+TEST_F(Chat, NoColourWhereNoneIsWanted) {
+  for (const bool wanted : {true, false}) {
+    const FakeServer server(counting());
+    if (!wanted) environment_.emplace_back("NO_COLOR", "1");
+    TerminalProgram chat({"chat", "--url", server.url()}, environment_);
+    const std::string shown = chat.read_until(kPromptShown);  // lines can be edited all the same
+    chat.type("\x04");
+    EXPECT_EQ(chat.finish().second, 0);
+    EXPECT_EQ(shown.find("\033[2m") != std::string::npos, wanted);
+  }
+}
+
 TEST_F(Chat, EachLineOfAPipeIsATurn) {
   const FakeServer server(counting());
   const ProgramResult result =
