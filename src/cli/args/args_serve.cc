@@ -192,13 +192,10 @@ CLI::App* add_chat(CLI::App& app, ChatOptions& o) {
       "  git diff | sparrow chat --one-turn --system 'Review this change.' > review.txt\n"
       "\nIn the terminal /help lists commands and keys. What was typed is kept in\n"
       "~/.local/state/sparrow/chat_history.\n"
-      "\nFrom a pipe each line is a turn of one conversation, and a line that ends with \\ goes on with the "
-      "next;\n"
-      "--one-turn takes all lines as one. Answers go to stdout, thinking and errors to stderr; exit code 2: "
-      "an\n"
-      "answer failed. Control characters in answers are shown, such as \\x1b, so that no server can command "
-      "the\n"
-      "terminal; --raw turns that off.\n");
+      "\nFrom a pipe each line is a turn of one conversation, and a line that ends with \\ goes on with\n"
+      "the next; --one-turn takes all lines as one. Answers go to stdout, thinking and errors to stderr;\n"
+      "exit code 2: an answer failed. Control characters in answers are shown, such as \\x1b, so that no\n"
+      "server can command the terminal; --raw turns that off.\n");
   return command;
 }
 
