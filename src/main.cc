@@ -2,6 +2,7 @@
 // Composition root: the command line picks a command, the command's errors become one line and an exit code.
 #include <cstdio>
 
+#include "base/mapped_fault.h"
 #include "cli/commands.h"
 
 namespace {
@@ -57,6 +58,7 @@ Result<int> exit_code(const Result<int>& code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  report_mapping_faults(kExitBadInput);
   const auto parsed = cli::parse_args(argc, argv);
   if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
   const Result<int> code =

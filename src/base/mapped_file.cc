@@ -11,6 +11,8 @@
 #include <system_error>
 #include <utility>
 
+#include "base/mapped_fault.h"
+
 namespace sparrow {
 namespace {
 
@@ -30,7 +32,12 @@ struct Descriptor {
   int fd;
 };
 
-// The size of a regular file; a folder or a device is an error.
+// Opens without waiting: a pipe would wait for somebody to write into it. Regular files do not care.
+int open_to_read(const std::filesystem::path& path) {
+  return ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+}
+
+// The size of a regular file; a folder, a pipe or a device is an error.
 Result<size_t> size_of_file(int fd, const std::filesystem::path& path) {
   struct stat info;
   if (::fstat(fd, &info) != 0)
@@ -51,13 +58,14 @@ std::string quoted(const std::filesystem::path& path) {
 }
 
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor file(open_to_read(path));
   if (file.fd < 0) return cannot_open(path, errno);
   const size_t size = SPARROW_TRY(size_of_file(file.fd, path));
   if (size == 0) return MappedFile();
   void* const data = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.fd, 0);
   if (data == MAP_FAILED)
     return Error{Errc::kIo, strf("cannot map {} ({} bytes): {}", quoted(path), size, system_message(errno))};
+  add_mapping(data, size, quoted(path));
   return MappedFile(static_cast<const std::byte*>(data), size);
 }
 
@@ -71,7 +79,9 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
+  if (data_ == nullptr) return;
+  remove_mapping(data_);
+  ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 void MappedFile::will_need(std::span<const std::byte> part) const {
@@ -84,7 +94,7 @@ void MappedFile::will_need(std::span<const std::byte> part) const {
 }
 
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t limit_bytes) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Descriptor file(open_to_read(path));
   if (file.fd < 0) return cannot_open(path, errno);
   const size_t size = SPARROW_TRY(size_of_file(file.fd, path));
   if (size > limit_bytes)

@@ -2,6 +2,7 @@
 // Every malformed checkpoint ends the program with exit code 2 and one line that names what is wrong.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <fstream>
@@ -69,6 +70,12 @@ TEST(BadCheckpoint, GetsExitCode2AndOneLineThatNamesTheCulprit) {
   const std::vector<BadCheckpoint> cases = {
       {"truncated shard", [&](auto dir) { fs::resize_file(dir / second, 100000); }, second},
       {"empty shard", [&](auto dir) { fs::resize_file(dir / second, 0); }, second},
+      {"pipe instead of a shard",
+       [&](auto dir) {
+         fs::remove(dir / second);
+         ASSERT_EQ(::mkfifo((dir / second).c_str(), 0600), 0);
+       },
+       second + "' is not a regular file"},
       {"missing shard", [&](auto dir) { fs::remove(dir / second); }, second},
       {"header longer than the file", [&](auto dir) { write(dir / first, std::string(8, '\x7f') + "{}"); },
        first},

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// What happens when a mapped file cannot be read any more: somebody cut it short, or its disk failed. The
+// system tells with SIGBUS, in whichever thread touched the page; without this the program would die without
+// a word. Weights stay mapped on purpose (they are used where they lie), so that is what we do about it.
+#pragma once
+
+#include <cstddef>
+#include <string>
+
+namespace sparrow {
+
+// From now on a fault inside a mapped file writes one line with the file's name to standard error and ends
+// the program with `exit_code`. Faults elsewhere are bugs, and end it as before.
+void report_mapping_faults(int exit_code);
+
+// Any thread. Called by MappedFile.
+void add_mapping(const void* data, size_t size, const std::string& name);
+void remove_mapping(const void* data);
+
+}  // namespace sparrow
