@@ -5,11 +5,9 @@
 #include <openssl/sha.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
-#include <cstring>
-#include <fstream>
 
+#include "base/mapped_file.h"
 #include "base/strf.h"
 #include "server/http/message.h"
 
@@ -18,6 +16,7 @@ namespace sparrow {
 namespace {
 
 constexpr size_t kMaxKeyBytes = 512;
+constexpr size_t kMaxFileBytes = size_t{16} << 20;
 constexpr size_t kIdDigits = 32, kIdDigitsInName = 8;
 constexpr std::string_view kBlank = " \t\r\n";
 
@@ -52,24 +51,56 @@ std::string_view take_word(std::string_view& text, std::string_view separators) 
 
 }  // namespace
 
+std::optional<KeyTicket> KeyTicket::take(std::shared_ptr<const ApiKey> key) {
+  // Counted first, then judged: two requests that arrive together cannot both take the last place.
+  KeyTicket ticket(std::move(key));
+  const ApiKey& held = *ticket.key_;
+  const int requests = held.usage->requests.fetch_add(1, std::memory_order_relaxed) + 1;
+  if (held.limits.max_requests > 0 && requests > held.limits.max_requests) return std::nullopt;
+  return ticket;
+}
+
 KeyTicket& KeyTicket::operator=(KeyTicket&& other) noexcept {
   if (this != &other) {
     release();
-    key_ = std::exchange(other.key_, nullptr);
+    key_ = std::move(other.key_);
     tokens_ = std::exchange(other.tokens_, 0);
   }
   return *this;
 }
 
+bool KeyTicket::add_tokens(int64_t tokens) {
+  tokens_ += tokens;
+  const int64_t all = key_->usage->tokens.fetch_add(tokens, std::memory_order_relaxed) + tokens;
+  const bool others = all > tokens_;  // those that hold no tokens yet count as nobody
+  return key_->limits.max_tokens <= 0 || all <= key_->limits.max_tokens || !others;
+}
+
 void KeyTicket::release() {
   if (!key_) return;
-  key_->requests.fetch_sub(1, std::memory_order_relaxed);
-  key_->tokens.fetch_sub(tokens_, std::memory_order_relaxed);
+  key_->usage->requests.fetch_sub(1, std::memory_order_relaxed);
+  key_->usage->tokens.fetch_sub(tokens_, std::memory_order_relaxed);
   key_ = nullptr;
 }
 
-ApiKeys::ApiKeys() : anonymous_(std::make_unique<ApiKey>()) {
-  anonymous_->name = "anonymous";
+ApiKeys::ApiKeys() : keys_(std::make_shared<Keys>()) {
+  auto anonymous = std::make_shared<ApiKey>();
+  anonymous->name = "anonymous";
+  anonymous_ = std::move(anonymous);
+}
+
+std::shared_ptr<const ApiKeys::Keys> ApiKeys::snapshot() const {
+  const std::lock_guard lock(mutex_);
+  return keys_;
+}
+
+void ApiKeys::replace_with(ApiKeys& fresh) {
+  const auto old = snapshot();
+  for (const auto& key : *fresh.keys_)
+    for (const auto& known : *old)
+      if (known->hash == key->hash) key->usage = known->usage;
+  const std::lock_guard lock(mutex_);
+  keys_ = fresh.keys_;
 }
 
 Status ApiKeys::add(std::string_view key, std::string name, KeyLimits limits) {
@@ -77,15 +108,15 @@ Status ApiKeys::add(std::string_view key, std::string name, KeyLimits limits) {
     return Error{Errc::kInvalidArgument,
                  strf("an API key must be 1 to {} printable characters without spaces", kMaxKeyBytes),
                  "api-key"};
-  auto entry = std::make_unique<ApiKey>();
+  auto entry = std::make_shared<ApiKey>();
   entry->id = key_id(key);
   entry->name = name.empty() ? "key-" + entry->id.substr(0, kIdDigitsInName) : std::move(name);
   entry->limits = limits;
   entry->hash = sha256(key);
-  for (const auto& other : keys_)
+  for (const auto& other : *keys_)
     if (other->id == entry->id)
       return Error{Errc::kInvalidArgument, "the same API key is given twice", "api-key"};
-  keys_.push_back(std::move(entry));
+  keys_->push_back(std::move(entry));
   return Ok{};
 }
 
@@ -102,13 +133,15 @@ Status ApiKeys::add_list(std::string_view keys, std::string_view source, KeyLimi
 }
 
 Status ApiKeys::add_file(const std::string& path, KeyLimits limits) {
-  std::ifstream file(path);
-  if (!file) return Error{Errc::kNotFound, strf("{}: {}", path, std::strerror(errno)), "api-key-file"};
-  const size_t before = keys_.size();
+  const std::string text = SPARROW_TRY(read_text_file(path, kMaxFileBytes));
+  const size_t before = keys_->size();
   int number = 0;
-  for (std::string line; std::getline(file, line);)
+  for (std::string_view rest = text; !rest.empty();) {
+    const std::string_view line = rest.substr(0, rest.find('\n'));
+    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
     SPARROW_TRY(add_line(line, strf("{}:{}", path, ++number), limits));
-  if (keys_.size() == before)
+  }
+  if (keys_->size() == before)
     return Error{Errc::kInvalidArgument, strf("{} holds no API key", path), "api-key-file"};
   return Ok{};
 }
@@ -142,30 +175,20 @@ Status ApiKeys::add_line(std::string_view line, const std::string& where, KeyLim
   return added.ok() ? added : fail(added.error().message);
 }
 
-const ApiKey* ApiKeys::authenticate(const std::string* authorization) const {
-  if (keys_.empty()) return anonymous_.get();
+std::shared_ptr<const ApiKey> ApiKeys::authenticate(const std::string* authorization) const {
+  const std::shared_ptr<const Keys> keys = snapshot();
+  if (keys->empty()) return anonymous_;
   constexpr std::string_view kScheme = "Bearer ";
   if (!authorization || !same_field_name(std::string_view(*authorization).substr(0, kScheme.size()), kScheme))
     return nullptr;
   const Hash hash = sha256(std::string_view(*authorization).substr(kScheme.size()));
   // Every key is compared, and all of it: the time must not tell which one, or how much of it, was right.
   size_t found = 0;
-  for (size_t i = 0; i < keys_.size(); ++i) {
-    const size_t same = CRYPTO_memcmp(hash.data(), keys_[i]->hash.data(), hash.size()) == 0;
+  for (size_t i = 0; i < keys->size(); ++i) {
+    const size_t same = CRYPTO_memcmp(hash.data(), (*keys)[i]->hash.data(), hash.size()) == 0;
     found |= (i + 1) * same;
   }
-  return found == 0 ? nullptr : keys_[found - 1].get();
-}
-
-Admission ApiKeys::admit(const ApiKey& key, int64_t tokens) {
-  // Counted first, then judged: two requests that arrive together cannot both take the last place.
-  KeyTicket ticket(key, tokens);
-  const int requests = key.requests.fetch_add(1, std::memory_order_relaxed) + 1;
-  const int64_t all_tokens = key.tokens.fetch_add(tokens, std::memory_order_relaxed) + tokens;
-  if (key.limits.max_requests > 0 && requests > key.limits.max_requests) return {LimitHit::kRequests, {}};
-  if (key.limits.max_tokens > 0 && all_tokens > key.limits.max_tokens && requests > 1)
-    return {LimitHit::kTokens, {}};
-  return {LimitHit::kNone, std::move(ticket)};
+  return found == 0 ? nullptr : (*keys)[found - 1];
 }
 
 }  // namespace sparrow

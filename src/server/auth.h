@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // API keys: who is asking, and how much of the server that key may hold at once. Keys are kept as SHA-256 and
-// never printed. Filled before the server starts; after that every function may be called on any thread.
+// never printed. Filled before the server starts; after that every const function and replace_with() may be
+// called on any thread.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -22,37 +25,42 @@ struct KeyLimits {
   int64_t max_tokens = 0;  // prompt and room for the answer, of all requests at the same time
 };
 
+// What a key holds now. It outlives a change of the key's limits.
+struct KeyUsage {
+  std::atomic<int> requests{0};
+  std::atomic<int64_t> tokens{0};
+};
+
 struct ApiKey {
   std::string id;    // 32 hex digits that follow from the key alone: the same after a restart; empty: no key
   std::string name;  // for logs and metrics: as the file has it, else "key-" and the first digits of the id
   KeyLimits limits;
   std::array<unsigned char, 32> hash{};
-  mutable std::atomic<int> requests{0};
-  mutable std::atomic<int64_t> tokens{0};
+  std::shared_ptr<KeyUsage> usage = std::make_shared<KeyUsage>();
 };
 
 // A request's share of its key's limits, given back on destruction.
 class KeyTicket {
  public:
+  // A place for one request; nullopt: the key has as many as it may.
+  static std::optional<KeyTicket> take(std::shared_ptr<const ApiKey> key);
+
   KeyTicket() = default;
-  KeyTicket(const ApiKey& key, int64_t tokens) : key_(&key), tokens_(tokens) {}
   KeyTicket(KeyTicket&& other) noexcept
-      : key_(std::exchange(other.key_, nullptr)), tokens_(std::exchange(other.tokens_, 0)) {}
+      : key_(std::move(other.key_)), tokens_(std::exchange(other.tokens_, 0)) {}
   KeyTicket& operator=(KeyTicket&& other) noexcept;
   ~KeyTicket() { release(); }
 
+  // The tokens of the request, once they are known. False: the key's requests hold too many already. A key
+  // may always run one request, however large.
+  bool add_tokens(int64_t tokens);
   void release();
 
  private:
-  const ApiKey* key_ = nullptr;
+  explicit KeyTicket(std::shared_ptr<const ApiKey> key) : key_(std::move(key)) {}
+
+  std::shared_ptr<const ApiKey> key_;  // may have been replaced since
   int64_t tokens_ = 0;
-};
-
-enum class LimitHit { kNone, kRequests, kTokens };
-
-struct Admission {
-  LimitHit hit;
-  KeyTicket ticket;  // holds nothing unless hit is kNone
 };
 
 class ApiKeys {
@@ -66,21 +74,25 @@ class ApiKeys {
   // One key a line, then optionally name=..., requests=..., tokens=... for that key; # starts a comment.
   Status add_file(const std::string& path, KeyLimits limits = {});
 
-  bool empty() const { return keys_.empty(); }
-  size_t size() const { return keys_.size(); }
+  // Takes the keys of `fresh` instead of these. What a key that stays holds goes on counting.
+  void replace_with(ApiKeys& fresh);
+
+  bool empty() const { return size() == 0; }
+  size_t size() const { return snapshot()->size(); }
 
   // The key of an Authorization field ("Bearer ..."); nullptr: not one of ours. Takes the same time whichever
   // key it is and however much of it is right. Without any keys everybody is the same anonymous key.
-  const ApiKey* authenticate(const std::string* authorization) const;
-
-  // A place for one request of `tokens` tokens. A key may always run one request, however large.
-  static Admission admit(const ApiKey& key, int64_t tokens);
+  std::shared_ptr<const ApiKey> authenticate(const std::string* authorization) const;
 
  private:
-  Status add_line(std::string_view line, const std::string& where, KeyLimits limits);
+  using Keys = std::vector<std::shared_ptr<ApiKey>>;
 
-  std::vector<std::unique_ptr<ApiKey>> keys_;
-  std::unique_ptr<ApiKey> anonymous_;
+  Status add_line(std::string_view line, const std::string& where, KeyLimits limits);
+  std::shared_ptr<const Keys> snapshot() const;
+
+  mutable std::mutex mutex_;    // of the pointer, not of what it points to
+  std::shared_ptr<Keys> keys_;  // the vector changes only before the server starts
+  std::shared_ptr<const ApiKey> anonymous_;
 };
 
 }  // namespace sparrow

@@ -10,6 +10,9 @@ namespace sparrow {
 namespace {
 
 constexpr std::string_view kModels = "/v1/models";
+// Threads that prepare requests, all but one of them also long ones: bodies that take tens of milliseconds.
+constexpr int kWorkThreads = 3;
+constexpr size_t kLongBytes = 256 << 10;
 
 struct Route {
   std::string_view path, method;
@@ -62,7 +65,8 @@ Service::Service(Engine& engine, openai::ServedModel model, const ApiKeys& keys,
       metrics_(metrics),
       options_(std::move(options)),
       counts_(metrics, engine, model_.names[0]),
-      created_(now_seconds()) {}
+      created_(now_seconds()),
+      work_(kWorkThreads, kLongBytes) {}
 
 std::optional<HttpResponse> Service::check_head(const HttpRequest& request) const {
   const Route* route = find_route(request);

@@ -20,12 +20,14 @@
 #include "server/openai/generation.h"
 #include "server/openai/prepare.h"
 #include "server/service_metrics.h"
+#include "server/work_queue.h"
 
 namespace sparrow {
 
 struct ServiceOptions {
   std::optional<uint64_t> seed;  // draws of requests without a seed repeat with it; nullopt: they do not
   std::optional<std::chrono::milliseconds> queue_timeout;
+  int max_queued_requests = 1024;  // that wait to be prepared or to run: more are refused
   std::string version;
 };
 
@@ -43,9 +45,11 @@ class Service {
   struct Pump;
 
   net::awaitable<void> complete(Exchange& exchange, openai::Endpoint endpoint);
+  // Before the engine (service_prepare.cc).
+  Result<std::string> admit(Exchange& exchange, KeyTicket& ticket);  // gives the key's id
   net::awaitable<Result<std::unique_ptr<openai::Prepared>>> prepare(Exchange& exchange,
                                                                     openai::Endpoint endpoint,
-                                                                    const std::string& tenant);
+                                                                    KeyTicket& ticket);
   net::awaitable<void> convert(Exchange& exchange);
   net::awaitable<void> answer_whole(Exchange& exchange, Pump& pump);
   net::awaitable<void> answer_stream(Exchange& exchange, Pump& pump);
@@ -65,8 +69,8 @@ class Service {
   ServiceMetrics counts_;
   const int64_t created_;
   std::atomic<uint64_t> num_seeds_{0};
-  // Small and large bodies, and large answers; apart, so that nobody waits behind 32 MB of another's text.
-  net::thread_pool short_work_{1}, long_work_{1}, answer_work_{1};
+  net::thread_pool answer_work_{1};  // writes large answers
+  WorkQueue work_;                   // reads bodies and makes ids of text
 };
 
 }  // namespace sparrow

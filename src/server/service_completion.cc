@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Completions: body -> engine -> answer, whole or as it comes. And text -> ids and back.
-#include <atomic>
+// Completions: body -> engine -> answer, whole or as it comes.
 #include <boost/asio/post.hpp>
 #include <chrono>
-#include <exception>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -15,12 +13,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Bodies beyond this are long work.
-constexpr size_t kShortBytes = 8 << 10;
 // Events that are taken at a time: a stream whose reader lagged may have thousands.
 constexpr int kEventsAtATime = 256;
 // Tokens and log-probabilities beyond this are written by a worker: about a millisecond.
 constexpr int64_t kInlineEntries = 8192;
+// What was made of a body beyond this is freed by a worker.
+constexpr size_t kInlineBytes = 8 << 10;
 // A comment now and then keeps proxies from closing a stream whose prompt takes long.
 constexpr std::chrono::seconds kKeepAlive{10};
 constexpr std::string_view kKeepAliveEvent = ": keep-alive\n\n";
@@ -28,30 +26,6 @@ constexpr std::string_view kKeepAliveEvent = ": keep-alive\n\n";
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
-
-// What work on another thread gives. An exception (out of memory, most likely) comes back to whoever waits.
-template <typename Work>
-class Outcome {
- public:
-  void run(Work& work) {
-    try {
-      value_.emplace(work());
-    } catch (...) {
-      exception_ = std::current_exception();
-    }
-    ready_.store(true, std::memory_order_release);
-  }
-  bool ready() const { return ready_.load(std::memory_order_acquire); }
-  std::invoke_result_t<Work> take() {
-    if (exception_) std::rethrow_exception(exception_);
-    return std::move(*value_);
-  }
-
- private:
-  std::optional<std::invoke_result_t<Work>> value_;
-  std::exception_ptr exception_;
-  std::atomic<bool> ready_{false};
-};
 
 // Runs `work` on a worker and waits for it, whatever the peer does: it may borrow what the caller has.
 template <typename Work>
@@ -65,32 +39,6 @@ net::awaitable<std::invoke_result_t<Work>> run_aside(net::thread_pool& workers, 
   });
   while (!outcome.ready()) co_await exchange.wait_for_wake();
   co_return outcome.take();
-}
-
-// The same for long work, which returns a Result. It owns what it needs: a client that is gone waits for
-// nothing, and what has not begun by then is not done at all.
-template <typename Work>
-net::awaitable<std::invoke_result_t<Work>> run_long(net::thread_pool& workers, Exchange& exchange,
-                                                    Work work) {
-  struct Job {
-    Work work;
-    Outcome<Work> outcome{};
-    std::atomic<bool> unwanted{false};
-  };
-  const auto job = std::make_shared<Job>(std::move(work));
-  Waker waker = exchange.waker();
-  net::post(workers, [job, waker] {
-    if (job->unwanted.load(std::memory_order_relaxed)) return;
-    job->outcome.run(job->work);
-    waker.wake();
-  });
-  while (!job->outcome.ready()) {
-    const WaitResult result = co_await exchange.wait();
-    if (result != WaitResult::kPeerGone) continue;
-    job->unwanted.store(true, std::memory_order_relaxed);
-    co_return Error{Errc::kStopped, "the client is gone"};
-  }
-  co_return job->outcome.take();
 }
 
 }  // namespace
@@ -128,11 +76,9 @@ struct Service::Pump {
 };
 
 net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endpoint) {
-  const ApiKey* key = keys_.authenticate(exchange.request().headers.find("Authorization"));
-  SPARROW_CHECK(key != nullptr);  // check_head() let it pass
-  if (!keys_.empty()) exchange.annotate("key", key->name);
-  const bool is_long = exchange.request().body.size() > kShortBytes;
-  auto prepared = co_await prepare(exchange, endpoint, key->id);
+  const bool is_long = exchange.request().body.size() > kInlineBytes;
+  KeyTicket ticket;
+  auto prepared = co_await prepare(exchange, endpoint, ticket);
   if (exchange.peer_gone()) co_return;
   if (!prepared.ok()) {
     HttpResponse response = refuse(prepared.error());
@@ -144,12 +90,9 @@ net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endp
   ready.request.sampling.seed = ready.fields.seed ? *ready.fields.seed : next_seed();
   ready.request.queue_timeout = options_.queue_timeout;
 
-  Admission admission = ApiKeys::admit(
-      *key, ready.num_prompt_tokens() + ready.request.max_tokens * ready.request.num_outputs());
-  if (admission.hit != LimitHit::kNone) {
-    HttpResponse response = refuse({Errc::kBusy, admission.hit == LimitHit::kRequests
-                                                     ? "this key has as many requests running as it may"
-                                                     : "this key has as many tokens in flight as it may"});
+  const int64_t tokens = ready.num_prompt_tokens() + ready.request.max_tokens * ready.request.num_outputs();
+  if (!ticket.add_tokens(tokens)) {
+    HttpResponse response = refuse({Errc::kBusy, "this key has as many tokens in flight as it may"});
     co_await exchange.respond(std::move(response));
     co_return;
   }
@@ -163,7 +106,7 @@ net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endp
   Pump pump{.stream = std::move(stream).value(),
             .generation = std::make_unique<openai::Generation>(model_, std::move(prepared).value(),
                                                                exchange.request().request_id),
-            .ticket = std::move(admission.ticket),
+            .ticket = std::move(ticket),
             .last_token = std::vector<Clock::time_point>(outputs)};
   Waker waker = exchange.waker();
   pump.stream->set_wake([waker] { waker.wake(); });
@@ -176,36 +119,6 @@ net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endp
   // A million small objects take as long to free as to make.
   if (is_long || pump.generation->usage().completion_tokens > kInlineEntries)
     net::post(answer_work_, [dead = std::move(pump.generation)] {});
-}
-
-net::awaitable<Result<std::unique_ptr<openai::Prepared>>> Service::prepare(Exchange& exchange,
-                                                                           openai::Endpoint endpoint,
-                                                                           const std::string& tenant) {
-  const bool is_short = exchange.request().body.size() <= kShortBytes;
-  auto work = [this, endpoint, body = exchange.take_body(), tenant] {
-    return openai::prepare(endpoint, body, model_, tenant);
-  };
-  if (is_short) co_return co_await run_aside(short_work_, exchange, std::move(work));
-  co_return co_await run_long(long_work_, exchange, std::move(work));
-}
-
-net::awaitable<void> Service::convert(Exchange& exchange) {
-  const HttpRequest& request = exchange.request();
-  const ApiKey* key = keys_.authenticate(request.headers.find("Authorization"));
-  SPARROW_CHECK(key != nullptr);  // check_head() let it pass
-  const bool is_short = request.body.size() <= kShortBytes;
-  auto work = [this, to_ids = request.path == "/tokenize", body = exchange.take_body(), tenant = key->id] {
-    return to_ids ? openai::tokenize(body, model_, tenant) : openai::detokenize(body, model_);
-  };
-  Result<std::string> answer = Error{Errc::kStopped, ""};
-  if (is_short)
-    answer = co_await run_aside(short_work_, exchange, std::move(work));
-  else
-    answer = co_await run_long(long_work_, exchange, std::move(work));
-  if (exchange.peer_gone()) co_return;
-  HttpResponse response =
-      answer.ok() ? HttpResponse{.body = std::move(answer).value()} : refuse(answer.error());
-  co_await exchange.respond(std::move(response));
 }
 
 HttpResponse Service::refuse_failure(const Error& failure) {

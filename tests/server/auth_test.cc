@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <ctime>
@@ -23,7 +24,7 @@ std::string write_file(const TempDir& dir, const std::string& text) {
   return path;
 }
 
-const ApiKey* ask(const ApiKeys& keys, const std::string& authorization) {
+std::shared_ptr<const ApiKey> ask(const ApiKeys& keys, const std::string& authorization) {
   return keys.authenticate(&authorization);
 }
 
@@ -39,8 +40,8 @@ TEST(ApiKeys, TakesTheRightKeyAndNoOther) {
   ApiKeys keys;
   ASSERT_TRUE(keys.add("sk-first").ok());
   ASSERT_TRUE(keys.add("sk-second").ok());
-  const ApiKey* first = ask(keys, "Bearer sk-first");
-  const ApiKey* second = ask(keys, "bearer sk-second");
+  const auto first = ask(keys, "Bearer sk-first");
+  const auto second = ask(keys, "bearer sk-second");
   ASSERT_NE(first, nullptr);
   ASSERT_NE(second, nullptr);
   EXPECT_NE(first->id, second->id);
@@ -55,7 +56,7 @@ TEST(ApiKeys, IdFollowsFromTheKeyAloneAndDoesNotShowIt) {
   ASSERT_TRUE(before.add("sk-1").ok());
   ASSERT_TRUE(after.add("sk-2").ok());
   ASSERT_TRUE(after.add("sk-1").ok());
-  const ApiKey* key = ask(before, "Bearer sk-1");
+  const auto key = ask(before, "Bearer sk-1");
   EXPECT_EQ(key->id, ask(after, "Bearer sk-1")->id);
   EXPECT_EQ(key->id.size(), 32u);
   EXPECT_EQ(key->name, "key-" + key->id.substr(0, 8));
@@ -72,7 +73,7 @@ TEST(ApiKeys, ReadsAFileWithCommentsNamesAndLimits) {
           .ok());
   EXPECT_EQ(keys.size(), 3u);
   EXPECT_EQ(ask(keys, "Bearer sk-a")->limits.max_requests, 9);
-  const ApiKey* bob = ask(keys, "Bearer sk-b");
+  const auto bob = ask(keys, "Bearer sk-b");
   EXPECT_EQ(bob->name, "bob");
   EXPECT_EQ(bob->limits.max_requests, 3);
   EXPECT_EQ(bob->limits.max_tokens, 5000);
@@ -137,45 +138,49 @@ TEST(ApiKeys, TakeTheSameTimeWhicheverKeyItIs) {
 TEST(KeyTicket, HoldsAPlaceUntilItIsGone) {
   ApiKeys keys;
   ASSERT_TRUE(keys.add("sk-a", "", {.max_requests = 2}).ok());
-  const ApiKey& key = *ask(keys, "Bearer sk-a");
-  Admission first = ApiKeys::admit(key, 10);
+  const auto key = ask(keys, "Bearer sk-a");
+  std::optional<KeyTicket> first = KeyTicket::take(key);
   {
-    const Admission second = ApiKeys::admit(key, 10);
-    EXPECT_EQ(second.hit, LimitHit::kNone);
-    EXPECT_EQ(ApiKeys::admit(key, 10).hit, LimitHit::kRequests);
-    EXPECT_EQ(ApiKeys::admit(key, 10).hit, LimitHit::kRequests);  // a refusal holds nothing
+    const std::optional<KeyTicket> second = KeyTicket::take(key);
+    EXPECT_TRUE(second);
+    EXPECT_FALSE(KeyTicket::take(key));
+    EXPECT_FALSE(KeyTicket::take(key));  // a refusal holds nothing
   }
-  EXPECT_EQ(ApiKeys::admit(key, 10).hit, LimitHit::kNone);
-  KeyTicket moved = std::move(first.ticket);
-  EXPECT_EQ(key.requests, 1);
+  EXPECT_TRUE(KeyTicket::take(key));
+  EXPECT_TRUE(first->add_tokens(10));
+  KeyTicket moved = std::move(*first);
+  EXPECT_EQ(key->usage->requests, 1);
+  EXPECT_EQ(key->usage->tokens, 10);
   moved.release();
   moved.release();
-  EXPECT_EQ(key.requests, 0);
-  EXPECT_EQ(key.tokens, 0);
+  EXPECT_EQ(key->usage->requests, 0);
+  EXPECT_EQ(key->usage->tokens, 0);
 }
 
 TEST(KeyTicket, LimitsTokensInFlightButNeverTheOnlyRequest) {
   ApiKeys keys;
   ASSERT_TRUE(keys.add("sk-a", "", {.max_tokens = 100}).ok());
-  const ApiKey& key = *ask(keys, "Bearer sk-a");
-  EXPECT_EQ(ApiKeys::admit(key, 1000).hit, LimitHit::kNone);  // alone, and gone at once
-  const Admission first = ApiKeys::admit(key, 60);
-  const Admission second = ApiKeys::admit(key, 40);
-  EXPECT_EQ(second.hit, LimitHit::kNone);
-  EXPECT_EQ(ApiKeys::admit(key, 1).hit, LimitHit::kTokens);
+  const auto key = ask(keys, "Bearer sk-a");
+  const auto unprepared = KeyTicket::take(key);         // its tokens are not known yet
+  EXPECT_TRUE(KeyTicket::take(key)->add_tokens(1000));  // alone, and gone at once
+  auto first = KeyTicket::take(key), second = KeyTicket::take(key);
+  EXPECT_TRUE(first->add_tokens(60));
+  EXPECT_TRUE(second->add_tokens(40));
+  EXPECT_FALSE(KeyTicket::take(key)->add_tokens(1));
 }
 
 TEST(KeyTicket, ManyThreadsNeverHoldMoreThanTheLimit) {
   ApiKeys keys;
   ASSERT_TRUE(keys.add("sk-a", "", {.max_requests = 3}).ok());
-  const ApiKey& key = *ask(keys, "Bearer sk-a");
+  const auto key = ask(keys, "Bearer sk-a");
   std::atomic<int> inside{0}, most{0}, admitted{0};
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t)
     threads.emplace_back([&] {
       for (int i = 0; i < 2000; ++i) {
-        const Admission admission = ApiKeys::admit(key, 5);
-        if (admission.hit != LimitHit::kNone) continue;
+        std::optional<KeyTicket> ticket = KeyTicket::take(key);
+        if (!ticket) continue;
+        ticket->add_tokens(5);
         ++admitted;
         const int now = ++inside;
         int seen = most;
@@ -186,8 +191,40 @@ TEST(KeyTicket, ManyThreadsNeverHoldMoreThanTheLimit) {
   for (std::thread& thread : threads) thread.join();
   EXPECT_LE(most, 3);
   EXPECT_GT(admitted, 0);
-  EXPECT_EQ(key.requests, 0);
-  EXPECT_EQ(key.tokens, 0);
+  EXPECT_EQ(key->usage->requests, 0);
+  EXPECT_EQ(key->usage->tokens, 0);
+}
+
+TEST(ApiKeys, AreReplacedWhileTicketsAreOut) {
+  ApiKeys keys;
+  ASSERT_TRUE(keys.add("sk-stays", "", {.max_requests = 1}).ok());
+  ASSERT_TRUE(keys.add("sk-goes").ok());
+  const auto stays = ask(keys, "Bearer sk-stays"), goes = ask(keys, "Bearer sk-goes");
+  std::optional<KeyTicket> held = KeyTicket::take(stays), orphan = KeyTicket::take(goes);
+  ApiKeys fresh;
+  ASSERT_TRUE(fresh.add("sk-new").ok());
+  ASSERT_TRUE(fresh.add("sk-stays", "renamed", {.max_requests = 2}).ok());
+  keys.replace_with(fresh);
+  EXPECT_NE(ask(keys, "Bearer sk-new"), nullptr);
+  EXPECT_EQ(ask(keys, "Bearer sk-goes"), nullptr);
+  const auto now = ask(keys, "Bearer sk-stays");
+  EXPECT_EQ(now->id, stays->id);  // the cache's salt
+  EXPECT_EQ(now->name, "renamed");
+  EXPECT_EQ(now->usage->requests, 1);
+  std::optional<KeyTicket> second = KeyTicket::take(now);
+  EXPECT_TRUE(second);  // the new limit
+  EXPECT_FALSE(KeyTicket::take(now));
+  held.reset();
+  orphan.reset();
+  EXPECT_EQ(now->usage->requests, 1);
+}
+
+TEST(ApiKeys, TakeNoPipeForAFile) {
+  const TempDir dir;
+  const std::string pipe = dir.path() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  ApiKeys keys;
+  EXPECT_THAT(keys.add_file(pipe).error().message, HasSubstr("is not a regular file"));
 }
 
 }  // namespace

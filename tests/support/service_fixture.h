@@ -61,7 +61,9 @@ class ServiceTest : public testing::Test {
             .encode_cache = cache_,
             .chat_template = &template_,
             .defaults = {.vocab_size = shared_model().config().vocab_size, .max_model_tokens = context}},
-        keys_, metrics_, ServiceOptions{.seed = 1, .version = "test"});
+        keys_, metrics_,
+        ServiceOptions{
+            .seed = 1, .max_queued_requests = engine_options.max_queued_requests, .version = "test"});
     HttpServerOptions options{.port = 0, .num_threads = 2};
     options.check_head = [this](const HttpRequest& request) { return service_->check_head(request); };
     server_ = HttpServer::start(std::move(options), [this](Exchange& exchange) {

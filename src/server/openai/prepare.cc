@@ -21,6 +21,22 @@ void set_salt(Prepared& prepared, std::string_view tenant) {
   if (prepared.fields.cache_salt) prepared.request.salt += '/' + *prepared.fields.cache_salt;
 }
 
+// The ids of a prompt. One that is too long costs no more than one that fits: bytes tell before ids do, and
+// who has found one id too many looks for no more.
+Result<std::vector<int32_t>> encode_prompt(std::string_view text, const ServedModel& model,
+                                           const std::string& salt, const char* field) {
+  const auto limit = static_cast<size_t>(model.defaults.max_model_tokens);
+  const auto too_long = [&](const std::string& what) {
+    return Error{Errc::kInvalidArgument, strf("{} and this model takes {}, the answer included", what, limit),
+                 field};
+  };
+  if (const size_t least = model.tokenizer.min_ids(text.size()); least > limit)
+    return too_long(strf("the prompt has {} bytes, which are at least {} tokens,", text.size(), least));
+  std::vector<int32_t> ids = SPARROW_TRY(model.encode_cache.encode(text, salt, limit));
+  if (ids.size() > limit) return too_long(strf("the prompt has more than {} tokens", limit));
+  return ids;
+}
+
 // What is left of the context, where the request does not say.
 Status set_max_tokens(Prepared& prepared, const Defaults& defaults) {
   int64_t longest = 0;
@@ -102,7 +118,7 @@ Status prepare_chat(const Json& body, const ServedModel& model, std::string_view
   prepared.request = std::move(prepared.fields.request);
   set_salt(prepared, tenant);
   prepared.request.prompts.push_back(
-      SPARROW_TRY(model.encode_cache.encode(prompt.text, prepared.request.salt)));
+      SPARROW_TRY(encode_prompt(prompt.text, model, prepared.request.salt, "messages")));
   prepared.tools = std::move(chat.tool_set);
 
   // Calls are parsed also where there were no tools: their markers are never content.
@@ -129,7 +145,7 @@ Status prepare_completion(const Json& body, const ServedModel& model, std::strin
   for (auto& prompt : completion.prompts) {
     std::vector<int32_t> ids;
     if (auto* text = std::get_if<std::string>(&prompt)) {
-      ids = SPARROW_TRY(model.encode_cache.encode(*text, prepared.request.salt));
+      ids = SPARROW_TRY(encode_prompt(*text, model, prepared.request.salt, "prompt"));
       if (ids.empty())
         return Error{Errc::kInvalidArgument, "prompt must hold at least one token, got \"\"", "prompt"};
       if (prepared.echo) prepared.prompt_texts.push_back(std::move(*text));

@@ -26,8 +26,10 @@ size_t common_prefix(std::string_view a, std::string_view b) {
 
 }  // namespace
 
-Result<std::vector<int32_t>> EncodeCache::encode(std::string_view text, std::string_view salt) {
-  if (text.size() < kMinBytes || !tokenizer_.checkpoint_margin()) return tokenizer_.encode(text);
+Result<std::vector<int32_t>> EncodeCache::encode(std::string_view text, std::string_view salt,
+                                                 size_t max_ids) {
+  if (text.size() < kMinBytes || !tokenizer_.checkpoint_margin())
+    return tokenizer_.encode(text, Recognise::kAll, max_ids);
   std::vector<int32_t> ids;
   const Start start = find(text, salt, ids);
   if (start.num_bytes == text.size()) return ids;
@@ -38,7 +40,8 @@ Result<std::vector<int32_t>> EncodeCache::encode(std::string_view text, std::str
     text = repaired;
   }
   std::vector<EncodeCheckpoint> checkpoints;
-  SPARROW_TRY(tokenizer_.encode_from(text, start.num_bytes, Recognise::kAll, ids, &checkpoints));
+  SPARROW_TRY(tokenizer_.encode_from(text, start.num_bytes, Recognise::kAll, ids, &checkpoints, max_ids));
+  if (ids.size() > max_ids) return ids;  // of part of the text, perhaps: nothing to remember
   store(text, salt, start, ids, checkpoints);
   return ids;
 }

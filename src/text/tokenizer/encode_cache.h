@@ -24,8 +24,9 @@ class EncodeCache {
   explicit EncodeCache(const Tokenizer& tokenizer, size_t budget_bytes = size_t{64} << 20)
       : tokenizer_(tokenizer), budget_bytes_(budget_bytes) {}
 
-  // Exactly what tokenizer.encode(text) gives.
-  Result<std::vector<int32_t>> encode(std::string_view text, std::string_view salt = "");
+  // Exactly what tokenizer.encode(text) gives; like it, stops soon after there are more than `max_ids`.
+  Result<std::vector<int32_t>> encode(std::string_view text, std::string_view salt = "",
+                                      size_t max_ids = SIZE_MAX);
 
   // Bytes of text that had to be tokenised so far, for tests and statistics.
   uint64_t encoded_bytes() const;

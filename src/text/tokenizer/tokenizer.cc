@@ -62,7 +62,9 @@ struct Tokenizer::Run {
   const char* text;                            // checkpoints count from here
   std::vector<EncodeCheckpoint>* checkpoints;  // nullptr: none wanted, and the text may be a normalised copy
   const char* next_checkpoint;                 // the first place where one is wanted
+  size_t max_ids;                              // more need not be found
 
+  bool full() const { return ids.size() > max_ids; }
   bool wants_checkpoint(const char* at) const { return checkpoints != nullptr && at >= next_checkpoint; }
   void mark(const char* at) {
     checkpoints->push_back({static_cast<size_t>(at - text), ids.size()});
@@ -103,8 +105,15 @@ Tokenizer::Tokenizer(TokenizerFile file, Pretokenizer pretokenizer)
   for (const AddedToken& token : added_normalized_) after.push_back(&token);
   before_normalizing_ = AddedTokenFinder(before);
   after_normalizing_ = AddedTokenFinder(after);
-  if (plain)
-    checkpoint_margin_ = kScannerMargin + before_normalizing_.max_bytes() + after_normalizing_.max_bytes();
+  if (!plain) return;
+  checkpoint_margin_ = kScannerMargin + before_normalizing_.max_bytes() + after_normalizing_.max_bytes();
+  // A scanner drops nothing, as other patterns may.
+  if (pretokenizer_.only_scanner() != nullptr)
+    for (const Token& token : tokens_) max_token_bytes_ = std::max(max_token_bytes_, token.bytes.size());
+}
+
+size_t Tokenizer::min_ids(size_t text_bytes) const {
+  return max_token_bytes_ == 0 ? 0 : (text_bytes + max_token_bytes_ - 1) / max_token_bytes_;
 }
 
 Result<Tokenizer> Tokenizer::load(const std::filesystem::path& folder) {
@@ -123,20 +132,26 @@ Result<Tokenizer> Tokenizer::parse(std::string_view tokenizer_json, std::string_
   return Tokenizer(std::move(file), std::move(pretokenizer));
 }
 
-Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, Recognise recognise) const {
+Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, Recognise recognise,
+                                               size_t max_ids) const {
   std::string repaired;
   if (valid_utf8_prefix(text) != text.size()) text = repaired = replace_invalid_utf8(text);
   std::vector<int32_t> ids;
-  ids.reserve(text.size() / 3 + 1);
-  SPARROW_TRY(encode_from(text, 0, recognise, ids, nullptr));
+  ids.reserve(std::min(text.size() / 3, max_ids) + 1);
+  SPARROW_TRY(encode_from(text, 0, recognise, ids, nullptr, max_ids));
   return ids;
 }
 
 Status Tokenizer::encode_from(std::string_view text, size_t from, Recognise recognise,
-                              std::vector<int32_t>& ids, std::vector<EncodeCheckpoint>* checkpoints) const {
+                              std::vector<int32_t>& ids, std::vector<EncodeCheckpoint>* checkpoints,
+                              size_t max_ids) const {
   CachePool::Lease cache(*caches_);
-  Run run{ids, *cache, text.data(), checkpoint_margin_ ? checkpoints : nullptr,
-          text.data() + from + kCheckpointBytes};
+  Run run{ids,
+          *cache,
+          text.data(),
+          checkpoint_margin_ ? checkpoints : nullptr,
+          text.data() + from + kCheckpointBytes,
+          max_ids};
   // Tokens that wait for normalisation are looked for in what the others leave over.
   const auto encode_gap = [&](size_t start, size_t stop) -> Status {
     std::string_view piece = text.substr(start, stop - start);
@@ -145,6 +160,7 @@ Status Tokenizer::encode_from(std::string_view text, size_t from, Recognise reco
     size_t done = 0;
     for (const auto& match : after_normalizing_.find_all(piece, 0, recognise)) {
       SPARROW_TRY(encode_words(piece.substr(done, match.start - done), run));
+      if (run.full()) return Ok{};
       ids.push_back(match.token->id);
       done = match.end;
     }
@@ -153,6 +169,7 @@ Status Tokenizer::encode_from(std::string_view text, size_t from, Recognise reco
   size_t done = from;
   for (const auto& match : before_normalizing_.find_all(text, from, recognise)) {
     SPARROW_TRY(encode_gap(done, match.start));
+    if (run.full()) return Ok{};
     ids.push_back(match.token->id);
     done = match.end;
     if (run.wants_checkpoint(text.data() + done)) run.mark(text.data() + done);
@@ -164,7 +181,8 @@ Status Tokenizer::encode_words(std::string_view piece, Run& run) const {
   const ScanFn scan = pretokenizer_.only_scanner();
   if (scan == nullptr) {
     const std::vector<std::string_view> words = SPARROW_TRY(pretokenizer_.split(piece));
-    for (const std::string_view word : words) encode_word(word, WordCache::key_of(word), run);
+    for (size_t i = 0; i < words.size() && !run.full(); ++i)
+      encode_word(words[i], WordCache::key_of(words[i]), run);
     return Ok{};
   }
   // The next words are cut while the cache lines of these are on their way.
@@ -176,7 +194,7 @@ Status Tokenizer::encode_words(std::string_view piece, Run& run) const {
   const CharClasses& classes = pretokenizer_.classes();
   const char* const end = piece.data() + piece.size();
   const char* word = piece.data();
-  for (const char* p = word; p < end;) {
+  for (const char* p = word; p < end && !run.full();) {
     size_t count = 0;
     for (; count < kWordsAhead && p < end; ++count) {
       const char* const q = scan(classes, p, end);

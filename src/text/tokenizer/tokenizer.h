@@ -46,14 +46,18 @@ class Tokenizer {
   // Ids up to `count`, which the model has rows for and no token uses, decode to nothing.
   void reserve_ids(int count) { vocab_size_ = std::max(vocab_size_, count); }
 
-  // The ids of `text`; what is not UTF-8 counts as U+FFFD. Nothing is added before or after. Error: only
-  // where the pattern of the model file needs more steps than it may take.
-  Result<std::vector<int32_t>> encode(std::string_view text, Recognise recognise = Recognise::kAll) const;
+  // The ids of `text`; what is not UTF-8 counts as U+FFFD. Nothing is added before or after. Stops soon after
+  // there are more than `max_ids`. Error: only where the pattern of the model file needs more steps than it
+  // may take.
+  Result<std::vector<int32_t>> encode(std::string_view text, Recognise recognise = Recognise::kAll,
+                                      size_t max_ids = SIZE_MAX) const;
 
   // Appends the ids of text[from..] for valid UTF-8, where `from` is 0 or a checkpoint. Adds checkpoints if
   // asked to.
   Status encode_from(std::string_view text, size_t from, Recognise recognise, std::vector<int32_t>& ids,
-                     std::vector<EncodeCheckpoint>* checkpoints) const;
+                     std::vector<EncodeCheckpoint>* checkpoints, size_t max_ids = SIZE_MAX) const;
+  // A text of so many bytes has no fewer ids than this: no id stands for more bytes than the longest token.
+  size_t min_ids(size_t text_bytes) const;
   // nullopt: this tokenizer has no checkpoints.
   std::optional<size_t> checkpoint_margin() const { return checkpoint_margin_; }
 
@@ -98,6 +102,7 @@ class Tokenizer {
   Bpe bpe_;
   bool ignore_merges_ = false;
   std::optional<size_t> checkpoint_margin_;
+  size_t max_token_bytes_ = 0;  // 0: an id may stand for any number of bytes
   std::optional<int32_t> bos_, eos_, unk_;
   std::unique_ptr<CachePool> caches_;
 };

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+// What comes before the engine: who asks, whether there is room, and the body's way to ids. Limits first:
+// nothing is parsed for a request that would be refused in the end.
+#include <utility>
+
+#include "server/service.h"
+
+namespace sparrow {
+namespace {
+
+// Does `work` when it is its turn. It owns what it needs: a client that is gone waits for nothing, and what
+// has not begun by then is not done at all.
+template <typename Work>
+net::awaitable<std::invoke_result_t<Work>> run_in_turn(WorkQueue& queue, Exchange& exchange,
+                                                       const std::string& key, size_t bytes, Work work) {
+  struct Job {
+    Work work;
+    Outcome<Work> outcome{};
+  };
+  const auto job = std::make_shared<Job>(std::move(work));
+  Waker waker = exchange.waker();
+  const uint64_t id = queue.post(key, bytes, [job, waker] {
+    job->outcome.run(job->work);
+    waker.wake();
+  });
+  while (!job->outcome.ready()) {
+    const WaitResult result = co_await exchange.wait();
+    if (result != WaitResult::kPeerGone) continue;
+    queue.remove(id);
+    co_return Error{Errc::kStopped, "the client is gone"};
+  }
+  co_return job->outcome.take();
+}
+
+}  // namespace
+
+Result<std::string> Service::admit(Exchange& exchange, KeyTicket& ticket) {
+  const auto key = keys_.authenticate(exchange.request().headers.find("Authorization"));
+  // It was valid when the head came; the keys have been read again since.
+  if (!key) return Error{Errc::kBusy, "this API key has just been withdrawn"};
+  if (!keys_.empty()) exchange.annotate("key", key->name);
+  const int waiting = work_.num_waiting() + engine_.stats().queued_requests;
+  if (waiting >= options_.max_queued_requests)
+    return Error{Errc::kBusy, strf("{} requests are waiting and the queue holds {}: try again later", waiting,
+                                   options_.max_queued_requests)};
+  std::optional<KeyTicket> taken = KeyTicket::take(key);
+  if (!taken) return Error{Errc::kBusy, "this key has as many requests running as it may"};
+  ticket = std::move(*taken);
+  return key->id;
+}
+
+net::awaitable<Result<std::unique_ptr<openai::Prepared>>> Service::prepare(Exchange& exchange,
+                                                                           openai::Endpoint endpoint,
+                                                                           KeyTicket& ticket) {
+  const Result<std::string> tenant = admit(exchange, ticket);
+  if (!tenant.ok()) co_return tenant.error();
+  const size_t bytes = exchange.request().body.size();
+  auto work = [this, endpoint, body = exchange.take_body(), tenant = tenant.value()] {
+    return openai::prepare(endpoint, body, model_, tenant);
+  };
+  co_return co_await run_in_turn(work_, exchange, tenant.value(), bytes, std::move(work));
+}
+
+net::awaitable<void> Service::convert(Exchange& exchange) {
+  KeyTicket ticket;
+  const Result<std::string> tenant = admit(exchange, ticket);
+  Result<std::string> answer = Error{Errc::kStopped, ""};
+  if (tenant.ok()) {
+    const size_t bytes = exchange.request().body.size();
+    auto work = [this, to_ids = exchange.request().path == "/tokenize", body = exchange.take_body(),
+                 tenant = tenant.value()] {
+      return to_ids ? openai::tokenize(body, model_, tenant) : openai::detokenize(body, model_);
+    };
+    answer = co_await run_in_turn(work_, exchange, tenant.value(), bytes, std::move(work));
+  } else {
+    answer = tenant.error();
+  }
+  if (exchange.peer_gone()) co_return;
+  HttpResponse response =
+      answer.ok() ? HttpResponse{.body = std::move(answer).value()} : refuse(answer.error());
+  co_await exchange.respond(std::move(response));
+}
+
+}  // namespace sparrow
