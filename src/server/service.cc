@@ -10,6 +10,7 @@ namespace sparrow {
 namespace {
 
 constexpr std::string_view kModels = "/v1/models";
+constexpr size_t kMaxEchoedBytes = 200;
 // Threads that prepare requests, all but one of them also long ones: bodies that take tens of milliseconds.
 constexpr int kWorkThreads = 3;
 constexpr size_t kLongBytes = 256 << 10;
@@ -50,6 +51,28 @@ bool says_json(const HttpRequest& request) {
   return same_field_name(media, "application/json");
 }
 
+// "localhost" of "LocalHost.:8000", "[::1]" of "[::1]:8000".
+std::string_view name_of_host(std::string_view host) {
+  std::string_view name = host.substr(0, host.starts_with('[') ? host.find(']') + 1 : host.find(':'));
+  if (name.ends_with('.')) name.remove_suffix(1);
+  return name;
+}
+
+std::optional<HttpResponse> check_host(const HttpRequest& request, const std::vector<std::string>& allowed) {
+  const std::string* host = request.headers.find("Host");
+  if (!host || allowed.empty()) return std::nullopt;  // browsers always send one
+  std::string names;
+  for (const std::string& name : allowed) {
+    if (name == "*" || same_field_name(name_of_host(*host), name)) return std::nullopt;
+    names += (names.empty() ? "" : ", ") + name;
+  }
+  return error_response({.status = 403,
+                         .message = strf("this server answers to {}, and the Host of this request is {}; "
+                                         "--allowed-hosts adds names",
+                                         names, json_quoted(host->substr(0, kMaxEchoedBytes))),
+                         .code = "host_not_allowed"});
+}
+
 int64_t now_seconds() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
       .count();
@@ -69,6 +92,7 @@ Service::Service(Engine& engine, openai::ServedModel model, const ApiKeys& keys,
       work_(kWorkThreads, kLongBytes) {}
 
 std::optional<HttpResponse> Service::check_head(const HttpRequest& request) const {
+  if (auto refusal = check_host(request, options_.allowed_hosts)) return refusal;
   const Route* route = find_route(request);
   if (!route) return error_response({.status = 404, .message = strf("there is nothing at {}", request.path)});
   if (!method_fits(request, *route)) {

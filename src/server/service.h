@@ -29,6 +29,9 @@ struct ServiceOptions {
   std::optional<std::chrono::milliseconds> queue_timeout;
   int max_queued_requests = 1024;  // that wait to be prepared or to run: more are refused
   std::string version;
+  // Names that a request's Host must have, with any port; empty: all. Web pages can give a name of theirs the
+  // address of a machine that only the browser reaches, but not choose another Host.
+  std::vector<std::string> allowed_hosts;
 };
 
 class Service {

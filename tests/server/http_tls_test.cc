@@ -90,6 +90,24 @@ TEST_F(HttpTls, ClosesOnPlainHttpAndNoiseAndSilence) {
   EXPECT_TRUE(ask_over_tls(server.port(), get_request("/hello", "Connection: close\r\n")).handshake);
 }
 
+TEST_F(HttpTls, ReadsItsFilesAgainAndKeepsTheOldOnesWhereTheNewAreOfNoUse) {
+  HttpTestServer server(options());
+  const auto shown = [&] {
+    const TlsAnswer answer = ask_over_tls(server.port(), get_request("/hello", "Connection: close\r\n"));
+    EXPECT_THAT(answer.bytes, EndsWith("hello"));
+    return answer.certificate;
+  };
+  const std::string first = shown();
+  EXPECT_EQ(shown(), first);
+  std::ofstream(cert) << "not a certificate\n";
+  EXPECT_THAT(server.server().reload_tls().error().message, HasSubstr(cert));
+  EXPECT_EQ(shown(), first);
+  write_certificate(cert, key);
+  EXPECT_EQ(shown(), first);  // nobody has said so yet
+  ASSERT_TRUE(server.server().reload_tls().ok());
+  EXPECT_NE(shown(), first);
+}
+
 TEST_F(HttpTls, ExplainsFilesThatItCannotUse) {
   const std::string other_cert = (dir.path() / "other.pem").string(),
                     other_key = (dir.path() / "otherkey.pem").string();

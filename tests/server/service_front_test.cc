@@ -73,5 +73,45 @@ TEST_F(ServiceTest, ATextOfTooManyTokensIsTokenisedUpToTheLimit) {
   EXPECT_THAT(response.body, HasSubstr(R"("param":"prompt")"));
 }
 
+// Balancers see it while requests are still answered.
+TEST_F(ServiceTest, AServerThatIsAboutToStopIsNotReadyAndStillAnswers) {
+  start();
+  RawClient kept(server_->port());
+  kept.send(get_request("/ready"));
+  EXPECT_EQ(kept.read_response().status, 200);
+  server_->announce_drain();
+  kept.send(get_request("/ready"));
+  const RawResponse ready = kept.read_response();
+  EXPECT_EQ(ready.status, 503);
+  EXPECT_THAT(ready.body, HasSubstr("stopping"));
+  EXPECT_EQ(ready.header("connection"), "close");
+  EXPECT_TRUE(kept.is_closed_within(milliseconds(5000)));
+  EXPECT_EQ(ask(get_request("/health")).status, 200);
+  const RawResponse answer = chat(R"(,"max_tokens":2)");
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.header("connection"), "close");
+}
+
+// A web page whose name leads to this machine says that name.
+TEST_F(ServiceTest, OnlyAllowedHostsAreAnswered) {
+  allowed_hosts_ = {"localhost", "127.0.0.1", "[::1]", "box.example"};
+  start();
+  const auto status = [&](const std::string& host, const char* path = "/v1/models") {
+    return ask(strf("GET {} HTTP/1.1\r\nHost: {}\r\n\r\n", path, host)).status;
+  };
+  for (const char* host :
+       {"localhost", "LocalHost:8000", "localhost.", "127.0.0.1:1", "[::1]", "[::1]:8000", "box.example:80"})
+    EXPECT_EQ(status(host), 200) << host;
+  for (const char* host : {"evil.example", "evil.example:8000", "localhost.evil.example",
+                           "127.0.0.1.evil.example", "[::2]:8000", "0.0.0.0:8000", "box.example.evil"}) {
+    EXPECT_EQ(status(host), 403) << host;
+    EXPECT_EQ(status(host, "/metrics"), 403) << host;
+  }
+  EXPECT_THAT(
+      ask("GET /health HTTP/1.1\r\nHost: evil.example\r\n\r\n").body,
+      HasSubstr("answers to localhost, 127.0.0.1, [::1], box.example, and the Host of this request is "
+                "\\\"evil.example\\\"; --allowed-hosts adds names"));
+}
+
 }  // namespace
 }  // namespace sparrow

@@ -62,8 +62,10 @@ class ServiceTest : public testing::Test {
             .chat_template = &template_,
             .defaults = {.vocab_size = shared_model().config().vocab_size, .max_model_tokens = context}},
         keys_, metrics_,
-        ServiceOptions{
-            .seed = 1, .max_queued_requests = engine_options.max_queued_requests, .version = "test"});
+        ServiceOptions{.seed = 1,
+                       .max_queued_requests = engine_options.max_queued_requests,
+                       .version = "test",
+                       .allowed_hosts = allowed_hosts_});
     HttpServerOptions options{.port = 0, .num_threads = 2};
     options.check_head = [this](const HttpRequest& request) { return service_->check_head(request); };
     server_ = HttpServer::start(std::move(options), [this](Exchange& exchange) {
@@ -103,6 +105,7 @@ class ServiceTest : public testing::Test {
   EncodeCache cache_{shared_tokenizer()};
   ChatTemplate template_ = ChatTemplate::parse(synthetic_chat_template()).value();
   ApiKeys keys_;
+  std::vector<std::string> allowed_hosts_;
   Metrics metrics_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Service> service_;

@@ -52,6 +52,13 @@ TlsAnswer ask_over_tls(int port, std::string_view request, int min_version, int 
   if (SSL_connect(ssl.get()) != 1) return answer;
   answer.handshake = true;
   answer.version = SSL_get_version(ssl.get());
+  if (X509* const shown = SSL_get1_peer_certificate(ssl.get())) {
+    unsigned char* der = nullptr;
+    const int der_size = i2d_X509(shown, &der);
+    answer.certificate.assign(reinterpret_cast<const char*>(der), static_cast<size_t>(der_size));
+    OPENSSL_free(der);
+    X509_free(shown);
+  }
   const unsigned char* chosen = nullptr;
   unsigned size = 0;
   SSL_get0_alpn_selected(ssl.get(), &chosen, &size);

@@ -13,6 +13,7 @@ void write_certificate(const std::string& cert_file, const std::string& key_file
 struct TlsAnswer {
   bool handshake = false;
   std::string version, protocol;  // "TLSv1.3"; what ALPN chose
+  std::string certificate;        // the server's, DER
   std::string bytes;              // until the server closed
 };
 

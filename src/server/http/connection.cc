@@ -176,7 +176,7 @@ net::awaitable<bool> Connection::read_head() {
     }
     if (parser_->state() != RequestParser::State::kHead) co_return true;
     if (!started && !idle_position_) {
-      if (draining()) co_return false;
+      if (services_.draining) co_return false;
       idle_position_ = worker_.enter_idle(this);
     }
     const ReadResult result = co_await read_more(deadline);

@@ -128,9 +128,15 @@ class HttpServer {
   std::string url() const;  // "http://127.0.0.1:8000"
   int num_connections() const;
 
+  // Exchange::draining() is true from now on, and answers close their connection. New ones are still taken:
+  // until balancers have seen it, they go on sending.
+  void announce_drain();
   // Stops accepting, closes idle connections and waits until the busy ones have finished. False: some had not
   // at the deadline. Callable from any thread but those of the server.
   bool drain(std::chrono::steady_clock::time_point deadline);
+  // Reads certificate and key again, for connections to come. Error: they are of no use, and the old ones
+  // stay.
+  Status reload_tls();
   // Closes everything; handlers see their peers gone. Returns when all of them have returned.
   void stop();
 

@@ -58,6 +58,7 @@ class HttpServer::Core {
  public:
   Core(HttpServerOptions options, HttpHandler handler);
   Status open();
+  Status load_tls();
   void start();
   bool drain(std::chrono::steady_clock::time_point deadline);
   void stop();
@@ -89,10 +90,15 @@ HttpServer::Core::Core(HttpServerOptions options, HttpHandler handler) {
     workers_.push_back(std::make_unique<Worker>(services));
 }
 
+Status HttpServer::Core::load_tls() {
+  const HttpServerOptions& options = services.options;
+  services.set_tls(SPARROW_TRY(TlsContext::load(options.tls_cert_file, options.tls_key_file)));
+  return Ok{};
+}
+
 Status HttpServer::Core::open() {
   HttpServerOptions& options = services.options;
-  if (!options.tls_cert_file.empty())
-    services.tls = SPARROW_TRY(TlsContext::load(options.tls_cert_file, options.tls_key_file));
+  if (!options.tls_cert_file.empty()) SPARROW_TRY(load_tls());
   std::signal(SIGPIPE, SIG_IGN);
   options.limits.connections = raise_file_limit(options.limits.connections);
 
@@ -165,6 +171,7 @@ void HttpServer::Core::stop_accepting() {
 }
 
 bool HttpServer::Core::drain(std::chrono::steady_clock::time_point deadline) {
+  services.leaving = true;
   services.draining = true;
   stop_accepting();
   for (const auto& worker : workers_) net::post(worker->io(), [&worker] { worker->close_idle(); });
@@ -175,6 +182,7 @@ bool HttpServer::Core::drain(std::chrono::steady_clock::time_point deadline) {
 void HttpServer::Core::stop() {
   if (!running_) return;
   running_ = false;
+  services.leaving = true;
   services.draining = true;
   services.stopping = true;  // a socket that was accepted just now will not be adopted after this
   stop_accepting();
@@ -203,12 +211,20 @@ int HttpServer::port() const {
 std::string HttpServer::url() const {
   const std::string& host = core_->services.options.host;
   const bool is_ipv6 = host.find(':') != std::string::npos;
-  return strf("{}://{}{}{}:{}", core_->services.tls ? "https" : "http", is_ipv6 ? "[" : "", host,
+  return strf("{}://{}{}{}:{}", core_->services.tls() ? "https" : "http", is_ipv6 ? "[" : "", host,
               is_ipv6 ? "]" : "", core_->port);
 }
 
 int HttpServer::num_connections() const {
   return core_->services.num_connections;
+}
+
+void HttpServer::announce_drain() {
+  core_->services.leaving = true;
+}
+
+Status HttpServer::reload_tls() {
+  return core_->load_tls();
 }
 
 bool HttpServer::drain(std::chrono::steady_clock::time_point deadline) {

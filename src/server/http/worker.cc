@@ -26,6 +26,16 @@ void HttpServices::connection_ended() {
   none_left.notify_all();
 }
 
+std::shared_ptr<const TlsContext> HttpServices::tls() const {
+  const std::lock_guard lock(tls_mutex_);
+  return tls_;
+}
+
+void HttpServices::set_tls(std::shared_ptr<const TlsContext> tls) {
+  const std::lock_guard lock(tls_mutex_);
+  tls_ = std::move(tls);
+}
+
 Worker::Worker(HttpServices& services) : services_(services) {
   std::random_device device;
   std::seed_seq seed{device(), device(), device(), device()};
@@ -56,7 +66,8 @@ void Worker::adopt(net::ip::tcp::socket socket) {
   socket.set_option(net::ip::tcp::no_delay(true), ignored);
   const int fd = socket.native_handle();
   ::setsockopt(fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, &kMaxUnsentBytes, sizeof(kMaxUnsentBytes));
-  auto transport = services_.tls ? services_.tls->accept(fd) : make_plain_transport(fd);
+  const auto tls = services_.tls();
+  auto transport = tls ? tls->accept(fd) : make_plain_transport(fd);
   if (!transport) {
     services_.connection_ended();
     return;
@@ -67,7 +78,7 @@ void Worker::adopt(net::ip::tcp::socket socket) {
 }
 
 void Worker::refuse(net::ip::tcp::socket& socket) {
-  if (services_.tls) return;  // no answer before a handshake; the close is the answer
+  if (services_.tls()) return;  // no answer before a handshake; the close is the answer
   HttpResponse response = error_response(
       {.status = 503, .message = "The server has too many connections.", .code = "overloaded"});
   response.headers.add("Retry-After", "1");

@@ -21,20 +21,29 @@
 
 namespace sparrow {
 
-// Any thread. Options, handler and certificate do not change after start.
+// Any thread. Options and handler do not change after start.
 struct HttpServices {
   HttpServerOptions options;
   HttpHandler handler;
-  std::unique_ptr<TlsContext> tls;  // null: plain
+
+  // Null: plain. Connections keep the one they began with.
+  std::shared_ptr<const TlsContext> tls() const;
+  void set_tls(std::shared_ptr<const TlsContext> tls);
 
   std::atomic<size_t> body_bytes{0};  // of all requests at hand
-  std::atomic<bool> draining{false}, stopping{false};
+  // The server wants to end: connections have their last request; there are no new requests; no new
+  // connections. Each comes with the ones before.
+  std::atomic<bool> leaving{false}, draining{false}, stopping{false};
 
   std::atomic<int> num_connections{0};
   std::mutex mutex;
   std::condition_variable none_left;  // num_connections became 0
 
   void connection_ended();
+
+ private:
+  mutable std::mutex tls_mutex_;
+  std::shared_ptr<const TlsContext> tls_;
 };
 
 // One io thread and the connections that live on it. All but the constructor, post-like calls on io(),
