@@ -106,10 +106,18 @@ bool ServerProcess::running() {
   return false;
 }
 
-int ServerProcess::stop() {
-  if (pid_ > 0) ::kill(pid_, SIGTERM);
+void ServerProcess::signal(int number) const {
+  if (pid_ > 0) ::kill(pid_, number);
+}
+
+int ServerProcess::wait() {
   while (running()) std::this_thread::sleep_for(kPoll);
   return exit_code_;
+}
+
+int ServerProcess::stop() {
+  signal(SIGTERM);
+  return wait();
 }
 
 Memory ServerProcess::memory() const {

@@ -61,8 +61,10 @@ class ServerProcess {
   // `idle_files` were open before. Returns the seconds it took, or -1 when `patience` was not enough.
   double wait_until_idle(int idle_files, double patience = 60) const;
 
-  // SIGTERM. Returns the exit code, 128 + signal where one killed it.
-  int stop();
+  void signal(int number) const;
+  // Returns the exit code once there is one, 128 + signal where one killed it.
+  int wait();
+  int stop();  // SIGTERM, then wait()
 
  private:
   bool start(const ServerFlags& flags);

@@ -25,6 +25,18 @@ void add_network(CLI::App* command, ServeOptions& o) {
   command->add_option("--allowed-origins", o.allowed_origins, "Web pages that may call (CORS); default: none")
       ->type_name("ORIGIN...")
       ->group(group);
+  command
+      ->add_option("--allowed-hosts", o.allowed_hosts,
+                   "Names beside localhost that requests may call this server by (*: any)")
+      ->type_name("NAME...")
+      ->group(group);
+  command
+      ->add_option("--drain-delay", o.drain_delay_seconds,
+                   "Seconds after SIGTERM in which /ready says no and requests are still\n"
+                   "taken (default 5; 0 on loopback; Ctrl-C does not wait)")
+      ->check(CLI::Range(0, 86400))
+      ->type_name("N")
+      ->group(group);
   command->add_option("--log-format", o.log_format, "How each request is logged: human (default) or json")
       ->check(CLI::IsMember({"human", "json"}))
       ->type_name("FORMAT")
@@ -67,7 +79,15 @@ void add_engine(CLI::App* command, ServeOptions& o) {
         ->type_name("N")
         ->group(group);
   };
-  number("--max-model-len", o.max_model_len, 1, "Tokens of a prompt and its answer (default: the model's)");
+  command
+      ->add_option(
+          "--max-model-len", o.max_model_len,
+          "Tokens of a prompt and its answer; auto: what the model takes and the cache holds (default)")
+      ->transform(
+          CLI::Validator([](std::string& text) { return text == "auto" ? (text = "0", "") : ""; }, ""))
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
+      ->type_name("N")
+      ->group(group);
   number("--max-num-seqs", o.max_num_seqs, 1, "Sequences running at the same time (default 256)");
   number("--max-num-batched-tokens", o.max_num_batched_tokens, 1,
          "Tokens run in one step (default: 512, on a GPU 8192)");

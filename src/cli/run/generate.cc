@@ -104,6 +104,7 @@ Status print_stream(Engine& engine, Request request, Printer printer) {
 Status run_generate(const GenerateOptions& options) {
   std::vector<int32_t> prompt;
   if (options.prompt_ids) prompt = SPARROW_TRY(read_prompt_ids(*options.prompt_ids));
+  if (options.prompts) SPARROW_TRY(check_files(options));
   const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load));
   const ModelConfig& config = checkpoint.config();
   const auto tokenizer = SPARROW_TRY(load_tokenizer(options.model, config));

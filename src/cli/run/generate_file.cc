@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/run/generate_file.h"
 
+#include <unistd.h>
+
 #include <cstdio>
 #include <deque>
 #include <fstream>
@@ -112,6 +114,21 @@ class FileJob {
 };
 
 }  // namespace
+
+Status check_files(const GenerateOptions& options) {
+  std::error_code ignored;
+  // It is read twice, which a pipe would not survive.
+  if (!std::filesystem::is_regular_file(*options.prompts, ignored) ||
+      ::access(options.prompts->c_str(), R_OK) != 0)
+    return Error{Errc::kNotFound,
+                 strf("--prompts {} cannot be read: it must be a regular file", options.prompts->string())};
+  const std::filesystem::path& out = options.out;
+  const auto folder = out.has_parent_path() ? out.parent_path() : std::filesystem::path(".");
+  const bool exists = std::filesystem::exists(out, ignored);
+  if (std::filesystem::is_directory(out, ignored) || ::access((exists ? out : folder).c_str(), W_OK) != 0)
+    return Error{Errc::kIo, strf("--out {} cannot be written", out.string())};
+  return Ok{};
+}
 
 Status generate_file(Engine& engine, const GenerateOptions& options, const Request& defaults,
                      const Tokenizer* tokenizer) {

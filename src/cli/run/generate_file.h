@@ -9,6 +9,9 @@
 
 namespace sparrow::cli {
 
+// Whether options.prompts can be read and options.out be written: asked before minutes of loading.
+Status check_files(const GenerateOptions& options);
+
 // Answers every line of options.prompts, in order, in options.out; at most options.concurrency run at a time.
 // A bad line is answered with an error; only files that cannot be read or written are errors here.
 Status generate_file(Engine& engine, const GenerateOptions& options, const Request& defaults,

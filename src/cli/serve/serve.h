@@ -26,8 +26,10 @@ struct ServeOptions {
   int64_t max_tokens_per_key = 0;
   std::filesystem::path ssl_certfile, ssl_keyfile;
   std::vector<std::string> allowed_origins;
+  std::vector<std::string> allowed_hosts;  // beside loopback's and the bound one
+  std::optional<int> drain_delay_seconds;  // default: 5 off loopback, else 0
 
-  int64_t max_model_len = 0;  // 0: what the model was made for and the cache can hold
+  int64_t max_model_len = 0;  // 0, "auto": what the model was made for and the cache can hold
   int max_num_seqs = 256;
   int max_num_batched_tokens = 0;  // 0: what suits the device
   int max_queued_requests = 1024;

@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/serve/serve_checks.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/json.h"
+#include "base/mapped_file.h"
+#include "base/utf8.h"
+#include "cli/args/byte_size.h"
+#include "cli/load_model.h"
+#include "kv/block_table.h"
+#include "model/checkpoint.h"
+
+namespace sparrow::cli {
+namespace {
+
+constexpr size_t kMaxNameBytes = 256;
+
+Error unsupported(std::string message) {
+  return Error{Errc::kUnsupported, std::move(message)};
+}
+
+// Names appear in answers, logs and metrics.
+Status check_name(const std::string& name) {
+  const auto is_control = [](unsigned char c) { return c < 0x20 || c == 0x7f; };
+  if (!name.empty() && name.size() <= kMaxNameBytes && valid_utf8_prefix(name) == name.size() &&
+      std::none_of(name.begin(), name.end(), is_control))
+    return Ok{};
+  return Error{Errc::kInvalidArgument,
+               strf("--served-model-name {}: must be 1 to {} bytes of text without control characters",
+                    json_quoted(name.substr(0, kMaxNameBytes)), kMaxNameBytes)};
+}
+
+}  // namespace
+
+Status check_flags(const ServeOptions& o) {
+  if (o.block_size != 128)
+    return unsupported(
+        strf("--block-size {}: only 128, because M3 selects blocks of 128 tokens and a block is "
+             "one page of the cache",
+             o.block_size));
+  if (o.tensor_parallel_size != 1)
+    return unsupported(strf("--tensor-parallel-size {}: only 1 yet", o.tensor_parallel_size));
+  if (o.data_parallel_size != 1)
+    return unsupported(strf("--data-parallel-size {}: only 1 yet", o.data_parallel_size));
+  if (o.enable_expert_parallel) return unsupported("--enable-expert-parallel: not there yet");
+  SPARROW_TRY(check(o.load));
+  if (o.trust_request_chat_template)
+    return unsupported(
+        "--trust-request-chat-template: templates come from the model or --chat-template only");
+  for (const std::string* parser : {&o.tool_call_parser, &o.reasoning_parser})
+    if (*parser != "minimax_m3" && *parser != "none")
+      return unsupported(strf("parser {}: minimax_m3 or none", *parser));
+  if (!o.kv_cache_memory.empty()) SPARROW_TRY(parse_byte_size(o.kv_cache_memory, "--kv-cache-memory"));
+  if (o.ssl_certfile.empty() != o.ssl_keyfile.empty())
+    return Error{Errc::kInvalidArgument, "--ssl-certfile and --ssl-keyfile belong together"};
+  for (const std::string& name : o.served_model_names) SPARROW_TRY(check_name(name));
+  return Ok{};
+}
+
+Result<ModelConfig> read_config(const ServeOptions& o) {
+  const ModelConfig config = SPARROW_TRY(load_config(o.model, o.load.hf_overrides));
+  std::error_code ec;
+  if (!std::filesystem::exists(o.model / "tokenizer.json", ec))
+    return Error{Errc::kNotFound, strf("{} has no tokenizer.json: a server needs the model's tokenizer files",
+                                       quoted(o.model))};
+  if (o.max_model_len > config.max_positions)
+    return Error{Errc::kInvalidArgument,
+                 strf("--max-model-len {} exceeds the model's {} positions (--hf-overrides can change them)",
+                      o.max_model_len, config.max_positions)};
+  return config;
+}
+
+bool is_loopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.starts_with("127.");
+}
+
+Result<std::unique_ptr<ApiKeys>> read_keys(const ServeOptions& o) {
+  auto keys = std::make_unique<ApiKeys>();
+  const KeyLimits limits{.max_requests = o.max_requests_per_key, .max_tokens = o.max_tokens_per_key};
+  for (const std::string& key : o.api_keys) SPARROW_TRY(keys->add(key, "", limits));
+  if (!o.api_key_file.empty()) SPARROW_TRY(keys->add_file(o.api_key_file, limits));
+  if (const char* list = std::getenv("SPARROW_API_KEY"))
+    SPARROW_TRY(keys->add_list(list, "SPARROW_API_KEY", limits));
+  if (keys->empty() && !is_loopback(o.host) && !o.allow_unauthenticated)
+    return Error{
+        Errc::kInvalidArgument,
+        strf("--host {} is reachable by others: give --api-key, or --allow-unauthenticated", o.host)};
+  return keys;
+}
+
+Result<std::optional<ChatTemplate>> read_template(const ServeOptions& o) {
+  if (!o.chat_template.empty()) {
+    const MappedFile file = SPARROW_TRY(MappedFile::open(o.chat_template));
+    const auto bytes = file.bytes();
+    return std::optional(
+        SPARROW_TRY(ChatTemplate::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()})));
+  }
+  auto loaded = ChatTemplate::load(o.model);
+  if (loaded.ok()) return std::optional(std::move(loaded).value());
+  if (loaded.error().code != Errc::kNotFound) return loaded.error();
+  std::fputs("sparrow: the model has no chat template: /v1/chat/completions will refuse\n", stderr);
+  return std::optional<ChatTemplate>();
+}
+
+Result<EngineOptions> engine_options(const ServeOptions& o, const ModelConfig& config) {
+  const int batch_tokens = o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens
+                           : o.load.device == "cuda"    ? kGpuBatchTokens
+                                                        : kCpuBatchTokens;
+  EngineOptions options{.threads = o.threads,
+                        .max_model_tokens = o.max_model_len,
+                        .max_batch_tokens = std::max(batch_tokens, o.max_num_seqs),
+                        .max_sequences = o.max_num_seqs,
+                        .prefix_caching = o.prefix_caching,
+                        .max_queued_requests = o.max_queued_requests};
+  const int64_t block = SPARROW_TRY(cache_block_bytes(config, o.load));
+  if (!o.kv_cache_memory.empty()) {
+    const int64_t bytes = SPARROW_TRY(parse_byte_size(o.kv_cache_memory, "--kv-cache-memory"));
+    if (bytes < block)
+      return Error{Errc::kInvalidArgument,
+                   strf("--kv-cache-memory {} is less than one block of {} bytes", o.kv_cache_memory, block)};
+    options.cache_tokens = bytes / block * kBlockTokens;
+  } else if (o.load.device != "cuda") {
+    options.cache_tokens = default_cache_tokens(block, machine_bytes());
+  }
+  // How much fits on a GPU is known when the weights are there.
+  if (options.cache_tokens > 0) SPARROW_TRY(check_context(o, config, options.cache_tokens));
+  return options;
+}
+
+Status check_context(const ServeOptions& o, const ModelConfig& config, int64_t cache_tokens) {
+  if (o.max_model_len <= cache_tokens) return Ok{};
+  const int64_t block = SPARROW_TRY(cache_block_bytes(config, o.load));
+  const int64_t megabytes = (blocks_for_tokens(o.max_model_len) * block + (1 << 20) - 1) >> 20;
+  return Error{Errc::kInvalidArgument,
+               strf("--max-model-len {}: the cache holds {} tokens; give --kv-cache-memory {}M, "
+                    "or --max-model-len auto for what fits",
+                    o.max_model_len, cache_tokens, megabytes)};
+}
+
+std::vector<std::string> allowed_hosts(const ServeOptions& o, bool has_keys) {
+  const bool exposed = is_loopback(o.host) && !has_keys;
+  if (!exposed && o.allowed_hosts.empty()) return {};
+  std::vector<std::string> names = {"localhost", "127.0.0.1", "[::1]"};
+  const std::string bound = o.host.find(':') == std::string::npos ? o.host : strf("[{}]", o.host);
+  if (std::find(names.begin(), names.end(), bound) == names.end()) names.push_back(bound);
+  names.insert(names.end(), o.allowed_hosts.begin(), o.allowed_hosts.end());
+  return names;
+}
+
+}  // namespace sparrow::cli
