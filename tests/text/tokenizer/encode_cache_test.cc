@@ -221,5 +221,32 @@ TEST(EncodeCache, ThreadsMayShareOne) {
   for (const int count : wrong) EXPECT_EQ(count, 0);
 }
 
+// Whoever only wants to know that a text is too long need not wait for all of it.
+TEST(EncodeCache, StopsSoonAfterTheLimitAndRemembersNothing) {
+  constexpr size_t kSlack = 1000;  // a few words
+  std::mt19937 random(7);
+  const Tokenizer tokenizers[] = {load("m3"), cut_revealing()};
+  for (const Tokenizer& tokenizer : tokenizers) {
+    const std::string text = random_text(random, 50'000);
+    const std::vector<int32_t> all = tokenizer.encode(text).value();
+    EXPECT_GT(tokenizer.min_ids(text.size()), 0u);
+    EXPECT_LE(tokenizer.min_ids(text.size()), all.size());
+    for (const size_t limit : {size_t{0}, size_t{1}, size_t{100}, all.size() - 1, all.size(), SIZE_MAX}) {
+      EncodeCache cache(tokenizer);
+      const std::vector<int32_t> ids = cache.encode(text, "", limit).value();
+      ASSERT_LE(ids.size(), all.size());
+      EXPECT_TRUE(std::equal(ids.begin(), ids.end(), all.begin()));
+      if (all.size() <= limit) {
+        EXPECT_EQ(ids.size(), all.size());
+      } else {
+        EXPECT_GT(ids.size(), limit);
+        EXPECT_LE(ids.size(), limit + kSlack);
+        EXPECT_EQ(cache.encoded_bytes(), 0u);
+      }
+      EXPECT_EQ(cache.encode(text).value(), all);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace sparrow
