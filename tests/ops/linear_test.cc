@@ -93,12 +93,37 @@ TEST(Linear, RowsAreBitExactWhateverTheRowCount) {
       for (const CpuIsa isa : vector_isas()) {
         SCOPED_TRACE(describe({type, activation, in, 150}, isa));
         const Owned all = multiply(isa, 2, x.t, weight.w, DType::kF32);
-        for (const int64_t count : {1, 2, 3, 4, 15, 16, 17, 32, 33, 100})
+        // Every way that rows are put into register tiles, and the counts at which a kernel changes its walk.
+        for (const int64_t count : {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 15, 16, 17, 31, 32, 33, 64, 100, 128, 129})
           for (const int64_t first : {int64_t{0}, int64_t{5}, rows - count}) {
             const Owned some = multiply(isa, 2, x.t.rows_at(first, count), weight.w, DType::kF32);
             ASSERT_TRUE(same_rows(some, 0, all, first, count)) << count << " rows from " << first;
           }
       }
+    }
+}
+
+TEST(Linear, BitsOfAnOutputDoNotDependOnTheOutputsBesideIt) {
+  for (const DType type : {DType::kBF16, DType::kF32, DType::kF8E4M3})
+    for (const int64_t in : {96, 512, 544, 1024, 1056, 2080}) {
+      std::mt19937 rng(16);
+      const OwnedWeight weight = random_weight(rng, type, 140, in);
+      const Owned x = random_tensor(rng, DType::kBF16, 20, in);
+      for (const CpuIsa isa : vector_isas())
+        for (const int64_t rows : {1, 3, 20}) {
+          SCOPED_TRACE(describe({type, DType::kBF16, in, 140}, isa));
+          const Owned all = multiply(isa, 1, x.t.rows_at(0, rows), weight.w, DType::kF32);
+          for (const int64_t first : {0, 3, 77})
+            for (const int64_t outputs : {1, 2, 7, 8, 12, 31, 63}) {
+              Weight some = weight.w;
+              some.values = some.values.rows_at(first, outputs);
+              if (!some.scales.empty()) some.scales = some.scales.rows_at(first, outputs);
+              const Owned part = multiply(isa, 1, x.t.rows_at(0, rows), some, DType::kF32);
+              for (int64_t r = 0; r < rows; ++r)
+                ASSERT_EQ(std::memcmp(part.row(r), all.row(r) + first * 4, part.row_bytes()), 0)
+                    << rows << " rows, " << outputs << " outputs from " << first << ", row " << r;
+            }
+        }
     }
 }
 
@@ -146,7 +171,7 @@ TEST(Linear, QuantisedWeightsGiveTheBitsOfTheirDequantisedMatrix) {
         weight.scales.bytes[0] = 40;
         weight.scales.bytes.back() = static_cast<char>(200);
         const OwnedWeight exact = dequantised(weight.w, DType::kBF16);
-        for (const int64_t rows : {1, 40}) {
+        for (const int64_t rows : {1, 3, 8, 40}) {
           const Owned x = random_tensor(rng, activation, rows, in);
           const Owned a = multiply(isa, 2, x.t, weight.w, DType::kF32);
           const Owned b = multiply(isa, 2, x.t, exact.w, DType::kF32);
@@ -253,7 +278,7 @@ TEST(Linear, NeverReadsPastTheEndOfAMatrix) {
         Weight guarded = weight.w;
         guarded.values.data = values.data();
         if (!guarded.scales.empty()) guarded.scales.data = scales.data();
-        for (const int64_t rows : {1, 40}) {
+        for (const int64_t rows : {1, 3, 8, 40}) {
           const Owned x = random_tensor(rng, DType::kBF16, rows, in);
           const Guarded input(x.bytes);
           Tensor guarded_x = x.t;

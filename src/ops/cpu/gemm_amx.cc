@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "msa/common/amx.h"
-#include "ops/cpu/dequantise_amx.h"
+#include "ops/cpu/dequantise_bf16.h"
 #include "ops/cpu/kernels.h"
 
 namespace sparrow::ops::cpu {
@@ -177,8 +177,7 @@ void prefetch_next_block(const WeightView& w, int64_t at, int64_t first, int64_t
 
 // Puts k steps [first, first + steps) of the strip's weights into tile order: [tile of outputs][step].
 // Outputs past the strip and columns past the matrix are zeros.
-void pack_weights(const StripJob& job, const Dequantiser& dequantiser, int64_t first, int64_t steps,
-                  char* to) {
+void pack_weights(const StripJob& job, int64_t first, int64_t steps, char* to) {
   const WeightView& w = job.weight;
   const int64_t padded = (job.outputs + kTile - 1) / kTile * kTile;
   for (int64_t o = 0; o < padded; ++o) {
@@ -202,8 +201,9 @@ void pack_weights(const StripJob& job, const Dequantiser& dequantiser, int64_t f
       const uint8_t* scales = w.scales + (job.first_output + o) * w.scale_stride + first;
       int64_t s = 0;
       for (; s + 2 <= steps; s += 2)
-        dequantiser.row(from + s * kStep, scales + s, row + s * kTileBytes, row + (s + 1) * kTileBytes);
-      if (s < steps) dequantiser.half_row(from + s * kStep, scales + s, row + s * kTileBytes);
+        Dequantiser::row(from + s * kStep, scales + s, row + s * kTileBytes, row + (s + 1) * kTileBytes);
+      if (s < steps)
+        _mm512_store_si512(row + s * kTileBytes, Dequantiser::chunk(from + s * kStep, scales[s]));
     }
   }
   finish_stores();
@@ -229,12 +229,11 @@ void block_tiles(const StripJob& job, const char* a, int64_t output, int64_t row
 }
 
 void blocked(const StripJob& job) {
-  const Dequantiser dequantiser;
   const int64_t all_steps = steps_of(job.weight.columns);
   char* weights = static_cast<char*>(job.workspace);
   for (int64_t first = 0; first < all_steps; first += kBlockSteps) {
     const int64_t steps = all_steps - first < kBlockSteps ? all_steps - first : kBlockSteps;
-    pack_weights(job, dequantiser, first, steps, weights);
+    pack_weights(job, first, steps, weights);
     char* sums = weights + kWeightBlockBytes;
     for (int64_t row = 0; row < job.rows; row += 2 * kTile)
       for (int64_t o = 0; o < job.outputs; o += 2 * kTile, sums += 4 * kTileBytes) {

@@ -78,8 +78,8 @@ struct GemmEngine {
 struct Kernels {
   const RowKernels* row;
   const GemmEngine* simd;  // any weights, any activations
-  const GemmEngine*
-      tiles;  // bf16 activations with bf16 or e4m3 weights; nullptr where the machine has no tiles
+  // bf16 activations with bf16 or e4m3 weights; nullptr where the machine multiplies in f32 only.
+  const GemmEngine* tiles;
 
   const GemmEngine& engine(DType activation, DType weight) const {
     const bool fits = activation == DType::kBF16 && (weight == DType::kBF16 || weight == DType::kF8E4M3);
@@ -88,6 +88,6 @@ struct Kernels {
 };
 
 extern const Kernels kAvx2Kernels, kAvx512Kernels, kAvx512Bf16Kernels, kAmxKernels;
-extern const GemmEngine kAmxGemm;
+extern const GemmEngine kAvx512Bf16Gemm, kAmxGemm;
 
 }  // namespace sparrow::ops::cpu

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cpu/gemm_simd.h"
+#include "ops/cpu/unit_f32.h"
 
 namespace sparrow::ops::cpu {
 
-constinit const Kernels kAvx512Kernels = {&RowSimd<msa::Avx512>::kTable, &GemmSimd<msa::Avx512>::kTable,
-                                          nullptr};
-constinit const Kernels kAmxKernels = {&RowSimd<msa::Avx512>::kTable, &GemmSimd<msa::Avx512>::kTable,
+// The stronger sets differ in their bf16 products alone, which have files of their own.
+constinit const Kernels kAvx512Kernels = {&RowSimd<msa::Avx512>::kTable,
+                                          &GemmSimd<UnitF32<msa::Avx512>>::kTable, nullptr};
+constinit const Kernels kAvx512Bf16Kernels = {&RowSimd<msa::Avx512>::kTable,
+                                              &GemmSimd<UnitF32<msa::Avx512>>::kTable, &kAvx512Bf16Gemm};
+constinit const Kernels kAmxKernels = {&RowSimd<msa::Avx512>::kTable, &GemmSimd<UnitF32<msa::Avx512>>::kTable,
                                        &kAmxGemm};
 
 }  // namespace sparrow::ops::cpu

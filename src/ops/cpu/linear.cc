@@ -99,8 +99,8 @@ WeightView view_of(const Weight& weight, int64_t columns) {
 }
 
 int64_t strip_outputs(int64_t outputs, int64_t rows, int threads) {
-  constexpr int64_t kNarrow = 32, kFewRows = 32;
-  int64_t width = rows <= kFewRows ? kNarrow : kMaxStrip;
+  constexpr int64_t kNarrow = 32;
+  int64_t width = kMaxStrip;  // few rows gain from it too: memory is read in longer runs
   // Four items to a thread keep the last ones from running alone.
   while (width > kNarrow && (outputs + width - 1) / width * ((rows + kMaxRows - 1) / kMaxRows) < 4 * threads)
     width /= 2;

@@ -83,11 +83,12 @@ const GemmEngine& engine_of(const Kernels& kernels, DType activation, const Expe
   return tiles ? *kernels.tiles : *kernels.simd;
 }
 
-// Gathers the rows of every group, one row group to an item.
+// Gathers the rows of every group, one row group to an item; few rows alone, as waking the others takes
+// longer.
 void gather(const Pass& pass, std::span<const Group> groups, void* packed) {
   const Tensor& x = pass.x;
-  const int64_t base = groups.front().first_row;
-  pass.exec.pool.parallel_for(padded_rows(groups) / kRowGroup, [&](int64_t item, int) {
+  const int64_t base = groups.front().first_row, items = padded_rows(groups) / kRowGroup;
+  const auto pack = [&](int64_t item, int) {
     size_t g = 0;
     while (g + 1 < groups.size() && base + item * kRowGroup >= groups[g + 1].first_row) ++g;
     const int64_t first = base + item * kRowGroup - groups[g].first_row;
@@ -102,7 +103,11 @@ void gather(const Pass& pass, std::span<const Group> groups, void* packed) {
                       .packed_columns = x.cols(),
                       .first_row = item * kRowGroup,
                       .first_column = 0});
-  });
+  };
+  int64_t rows = 0;
+  for (const Group& group : groups) rows += static_cast<int64_t>(group.rows.size());
+  if (rows * x.cols() > kElementsPerItem) return pass.exec.pool.parallel_for(items, pack);
+  for (int64_t item = 0; item < items; ++item) pack(item, 0);
 }
 
 // A piece of one group: up to kMaxRows rows and a strip of outputs.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// e4m3 weights with their scales to bf16, exactly. Included only by *_amx.cc.
+// e4m3 weights with their scales to bf16, exactly. Included only by *_avx512bf16.cc and *_amx.cc.
 #pragma once
 
 #include <immintrin.h>
@@ -20,24 +20,34 @@ struct ScaleBias {
 };
 constexpr ScaleBias kBias;
 
-// Where all 64 codes are normal numbers, bits are moved and the scale is added to the exponent. Weights are
-// quantised to fill the range, so zeros, subnormals and NaN are rare: one of them sends the 64 through byte
-// tables.
-class Dequantiser {
- public:
-  Dequantiser() {
-    alignas(64) uint8_t low[128], high[128];
-    for (int i = 0; i < 128; ++i) {
-      const uint16_t bits = to_bf16_bits(i);
-      low[i] = static_cast<uint8_t>(bits);
-      high[i] = static_cast<uint8_t>(bits >> 8);
-    }
-    low_[0] = _mm512_load_si512(low), low_[1] = _mm512_load_si512(low + 64);
-    high_[0] = _mm512_load_si512(high), high_[1] = _mm512_load_si512(high + 64);
-  }
+// The bf16 of every positive e4m3 code, low and high bytes apart.
+struct alignas(64) CodeTables {
+  uint8_t low[128] = {}, high[128] = {};
 
+  constexpr CodeTables() {
+    for (int code = 0; code < 128; ++code) {
+      const uint16_t bits = to_bf16_bits(code);
+      low[code] = static_cast<uint8_t>(bits);
+      high[code] = static_cast<uint8_t>(bits >> 8);
+    }
+  }
+  static constexpr uint16_t to_bf16_bits(int code) {
+    if (code == 0) return 0;
+    if (code == 0x7f) return 0x7fc0;
+    if (code >= 8) return static_cast<uint16_t>((code << 4) + (120 << 7));
+    int exponent = 120 + 1, mantissa = code;  // subnormal: shift the leading one into place
+    while (mantissa < 8) mantissa <<= 1, --exponent;
+    return static_cast<uint16_t>((exponent << 7) + ((mantissa & 7) << 4));
+  }
+};
+constexpr CodeTables kCodes;
+
+// Where all codes of a vector are normal numbers, bits are moved and the scale is added to the exponent.
+// Weights are quantised to fill the range, so zeros, subnormals and NaN are rare: one of them sends the
+// vector through byte tables.
+struct Dequantiser {
   // 64 elements of one row, two scales: the rows of two neighbouring tiles.
-  void row(const uint8_t* from, const uint8_t* scales, char* to0, char* to1) const {
+  static void row(const uint8_t* from, const uint8_t* scales, char* to0, char* to1) {
     const __m512i x = _mm512_loadu_si512(from);
     const uint32_t bias0 = kBias.of[scales[0]], bias1 = kBias.of[scales[1]];
     if (bias0 == 0 || bias1 == 0 || any_special(x)) return pair(x, scales[0], scales[1], to0, to1);
@@ -45,11 +55,14 @@ class Dequantiser {
     _mm512_store_si512(to0, normal(_mm512_unpacklo_epi8(zero, ordered), bias0));
     _mm512_store_si512(to1, normal(_mm512_unpackhi_epi8(zero, ordered), bias1));
   }
-  // The last 32 elements of a row.
-  void half_row(const uint8_t* from, const uint8_t* scales, char* to) const {
-    alignas(64) char unused[64];
-    const __m256i bytes = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
-    pair(_mm512_zextsi256_si512(bytes), scales[0], 127, to, unused);
+  // 32 elements, one scale.
+  static __m512i chunk(const uint8_t* from, uint8_t scale) {
+    const __m256i x = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
+    const __m512i high = _mm512_slli_epi16(_mm512_cvtepu8_epi16(x), 8);
+    const uint32_t bias = kBias.of[scale];
+    if (bias != 0 && !any_special(_mm512_inserti64x4(_mm512_castsi256_si512(x), x, 1)))
+      return normal(high, bias);
+    return special_chunk(x, scale);
   }
 
  private:
@@ -70,26 +83,23 @@ class Dequantiser {
     return _mm512_add_epi16(moved, _mm512_set1_epi32(static_cast<int>(bias)));
   }
 
-  // The bf16 of a positive e4m3 code.
-  static uint16_t to_bf16_bits(int code) {
-    if (code == 0) return 0;
-    if (code == 0x7f) return 0x7fc0;
-    if (code >= 8) return static_cast<uint16_t>((code << 4) + (120 << 7));
-    int exponent = 120 + 1, mantissa = code;  // subnormal: shift the leading one into place
-    while (mantissa < 8) mantissa <<= 1, --exponent;
-    return static_cast<uint16_t>((exponent << 7) + ((mantissa & 7) << 4));
+  static __attribute__((noinline)) __m512i special_chunk(__m256i x, uint8_t scale) {
+    alignas(64) char both[2][64];
+    pair(_mm512_castsi256_si512(x), scale, 127, both[0], both[1]);
+    return _mm512_load_si512(both[0]);
   }
-
-  void pair(__m512i x, uint8_t scale0, uint8_t scale1, char* to0, char* to1) const {
+  static void pair(__m512i x, uint8_t scale0, uint8_t scale1, char* to0, char* to1) {
     x = unpack_order(x);
     const __m512i sign_bit = _mm512_set1_epi8(static_cast<char>(0x80));
-    const __m512i low = _mm512_permutex2var_epi8(low_[0], x, low_[1]);
-    const __m512i high = _mm512_permutex2var_epi8(high_[0], x, high_[1]);
+    const __m512i low = lookup(kCodes.low, x), high = lookup(kCodes.high, x);
     const __m512i signed_high = _mm512_ternarylogic_epi64(high, x, sign_bit, 0xf8);  // high | (x & sign_bit)
     _mm512_store_si512(to0, scaled(_mm512_unpacklo_epi8(low, signed_high), scale0));
     _mm512_store_si512(to1, scaled(_mm512_unpackhi_epi8(low, signed_high), scale1));
   }
 
+  static __m512i lookup(const uint8_t* table, __m512i codes) {
+    return _mm512_permutex2var_epi8(_mm512_load_si512(table), codes, _mm512_load_si512(table + 64));
+  }
   static __m512i scaled(__m512i x, uint8_t scale) {
     if (kBias.of[scale] == 0) return scaled_slowly(x, scale);
     const __m512i magnitude = _mm512_and_si512(x, _mm512_set1_epi16(0x7fff));
@@ -108,8 +118,6 @@ class Dequantiser {
     const __m512 b = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(high, 16)), factor);
     return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a));
   }
-
-  __m512i low_[2], high_[2];
 };
 
 }  // namespace

@@ -1,0 +1,159 @@
+// SPDX-License-Identifier: Apache-2.0
+// Register tiles of the matrix product over a unit U (see gemm_simd.h): a few outputs times a few rows over
+// one block of k. Loops over a tile are unrolled, so that its sums stay in registers.
+#pragma once
+
+#include <immintrin.h>
+
+#include <cstring>
+#include <type_traits>
+
+#include "ops/cpu/kernels.h"
+
+namespace sparrow::ops::cpu {
+
+// The sums of several vectors' lanes at once. Lanes are added in pairs half a vector apart, then a quarter,
+// and so on to neighbours, whatever the vector's place among the others. static: see round_up in kernels.h.
+#ifdef __AVX2__
+
+// One step for two vectors (for two halves of each, from the second step on), side by side.
+static inline __m256 sum_halves(__m256 a, __m256 b) {
+  return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
+}
+static inline __m256 sum_quarters(__m256 a, __m256 b) {
+  return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
+}
+static inline __m256 sum_neighbours(__m256 a, __m256 b) {
+  return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
+}
+
+// to[i] = the sum of x[i], for four; added to what is there unless `first`.
+static inline void store_lane_sums(const __m256* x, float* to, bool first) {
+  const __m256 pairs = sum_quarters(sum_halves(x[0], x[2]), sum_halves(x[1], x[3]));
+  const __m256 sums = sum_neighbours(pairs, pairs);
+  const __m128 four = _mm_shuffle_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1), 0x44);
+  _mm_storeu_ps(to, first ? four : _mm_add_ps(_mm_loadu_ps(to), four));
+}
+#endif
+
+#ifdef __AVX512F__
+// The same for eight vectors of twice the lanes.
+static inline void store_lane_sums(const __m512* x, float* to, bool first) {
+  __m256 halves[8], y[4];
+  for (int i = 0; i < 8; ++i)
+    halves[i] = _mm256_add_ps(_mm512_castps512_ps256(x[i]), _mm512_extractf32x8_ps(x[i], 1));
+  for (int i = 0; i < 4; ++i) y[i] = sum_halves(halves[i], halves[i + 4]);
+  const __m256 sums = sum_neighbours(sum_quarters(y[0], y[1]), sum_quarters(y[2], y[3]));
+  _mm256_storeu_ps(to, first ? sums : _mm256_add_ps(_mm256_loadu_ps(to), sums));
+}
+#endif
+
+template <typename U>
+struct TileSimd {
+  using Element = typename U::Element;
+  using Operand = typename U::Operand;
+  using Sum = typename U::Sum;
+  static constexpr int64_t kChunk = kColumnGroup;  // elements of k that are loaded together: one e4m3 scale
+  static constexpr int kVectors = U::kVectors;     // of a chunk
+  static constexpr int64_t kLanes = kChunk / kVectors;
+  static constexpr int kOutputs = U::kOutputs;
+
+  // Weights from some row and column on, as stored.
+  template <typename T>
+  struct Stored {
+    const T* values;
+    const uint8_t* scales;
+    int64_t stride, scale_stride;
+
+    static Stored at(const WeightView& w, int64_t row, int64_t k) {
+      const uint8_t* scales = w.scales == nullptr ? nullptr : w.scales + row * w.scale_stride + k / kChunk;
+      return {static_cast<const T*>(w.values) + row * w.stride + k, scales, w.stride, w.scale_stride};
+    }
+    // A whole chunk of row o, k elements on.
+    void load(int64_t o, int64_t k, Operand* to) const {
+      if constexpr (std::is_same_v<T, uint8_t>)
+        U::chunk(values + o * stride + k, scales[o * scale_stride + k / kChunk], to);
+      else
+        U::chunk(values + o * stride + k, to);
+    }
+    // The last chunk of a row, of n elements.
+    void load_tail(int64_t o, int64_t k, int64_t n, Operand* to) const {
+      T padded[kChunk] = {};
+      std::memcpy(padded, values + o * stride + k, static_cast<size_t>(n) * sizeof(T));
+      if constexpr (!std::is_same_v<T, uint8_t>) U::chunk(padded, to);  // e4m3 has whole chunks only
+    }
+    void prefetch(int64_t o, int64_t k) const {
+      const char* chunk = reinterpret_cast<const char*>(values + o * stride + k);
+      for (size_t i = 0; i < kChunk * sizeof(T); i += 64) _mm_prefetch(chunk + i, _MM_HINT_T0);
+    }
+  };
+
+  template <int kO, int kR>
+  static void finish(const Sum (&sums)[kR][kO], float* c, int64_t c_stride, bool first) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kR; ++r)
+#pragma GCC unroll 8
+      for (int o = 0; o < kO; o += kOutputs) U::finish(&sums[r][o], c + r * c_stride + o, first);
+  }
+
+  // c[r][o] over one block of k, added to what is there unless it is the first: a panel of weights
+  // [vector][output][lane] times the rows at x.
+  template <int kR>
+  static __attribute__((noinline)) void panel_tile(const Element* w, const Element* const* x, int64_t chunks,
+                                                   float* c, int64_t c_stride, bool first) {
+    Sum sums[kR][kOutputs];
+#pragma GCC unroll 8
+    for (int r = 0; r < kR; ++r)
+#pragma GCC unroll 8
+      for (int o = 0; o < kOutputs; ++o) sums[r][o] = U::zero();
+    for (int64_t k = 0; k < chunks * kChunk; k += kLanes, w += kOutputs * kLanes) {
+      Operand xs[kR];
+#pragma GCC unroll 8
+      for (int r = 0; r < kR; ++r) xs[r] = U::load(x[r] + k);
+#pragma GCC unroll 8
+      for (int o = 0; o < kOutputs; ++o) {
+        const Operand ws = U::load(w + o * kLanes);
+#pragma GCC unroll 8
+        for (int r = 0; r < kR; ++r) sums[r][o] = U::dot(ws, xs[r], sums[r][o]);
+      }
+    }
+    finish<kOutputs, kR>(sums, c, c_stride, first);
+  }
+
+  // The same, of weights as stored: `columns` of each row.
+  template <typename T, int kO, int kR>
+  static void stream_tile(const Stored<T>& w, const Element* const* x, int64_t columns, float* c,
+                          int64_t c_stride, bool first) {
+    Sum sums[kR][kO];
+#pragma GCC unroll 8
+    for (int r = 0; r < kR; ++r)
+#pragma GCC unroll 8
+      for (int o = 0; o < kO; ++o) sums[r][o] = U::zero();
+    const auto step = [&](int64_t k, auto&& load) __attribute__((always_inline)) {
+      Operand xs[kR][kVectors];
+#pragma GCC unroll 8
+      for (int r = 0; r < kR; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) xs[r][v] = U::load(x[r] + k + v * kLanes);
+#pragma GCC unroll 8
+      for (int o = 0; o < kO; ++o) {
+        Operand ws[kVectors];
+        load(o, ws);
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v)
+#pragma GCC unroll 8
+          for (int r = 0; r < kR; ++r) sums[r][o] = U::dot(ws[v], xs[r][v], sums[r][o]);
+      }
+    };
+    int64_t k = 0;
+    for (; k + kChunk <= columns; k += kChunk)
+      step(
+          k, [&](int o, Operand* to) __attribute__((always_inline)) { w.load(o, k, to); });
+    if (k < columns)
+      step(
+          k, [&](int o, Operand* to) __attribute__((always_inline)) { w.load_tail(o, k, columns - k, to); });
+    finish<kO, kR>(sums, c, c_stride, first);
+  }
+};
+
+}  // namespace sparrow::ops::cpu

@@ -1,0 +1,109 @@
+// SPDX-License-Identifier: Apache-2.0
+// The walks of GemmSimd over a unit in plain C++ that does what vdpbf16ps does. Their bits must not depend on
+// rows or strips, and this shows it on machines that lack the instruction.
+#include "ops/cpu/gemm_simd.h"
+#include "ops/ops_cases.h"
+
+namespace sparrow::ops::cpu {
+namespace {
+
+struct PlainUnit {
+  using Element = uint16_t;
+  struct Operand {
+    uint16_t bf16[32];
+  };
+  struct Sum {
+    float lanes[16];
+  };
+  static constexpr int kVectors = 1, kOutputs = 8, kRows = 3;
+  template <typename T>
+  static constexpr int64_t kStreamRows = sizeof(T) == 2 ? 9 : 3;
+
+  static void convert(const void* from, DType, uint16_t* to, int64_t n) {
+    std::memcpy(to, from, static_cast<size_t>(n) * sizeof(uint16_t));
+  }
+  static Operand load(const uint16_t* p) {
+    Operand x;
+    std::memcpy(x.bf16, p, sizeof(x));
+    return x;
+  }
+  static void store(uint16_t* p, const Operand& x) { std::memcpy(p, x.bf16, sizeof(x)); }
+  static void chunk(const uint16_t* p, Operand* to) { *to = load(p); }
+  static void chunk(const uint8_t* p, uint8_t scale, Operand* to) {
+    for (int i = 0; i < 32; ++i) to->bf16[i] = to_bf16(e4m3_to_float(p[i]) * e8m0_to_float(scale)).bits;
+  }
+  static Sum zero() { return {}; }
+  static Sum dot(const Operand& a, const Operand& b, Sum sum) {
+    const auto value = [](uint16_t bits) { return to_float(BFloat16{bits}); };
+    for (int i = 0; i < 16; ++i)
+      for (const int k : {2 * i + 1, 2 * i})
+        sum.lanes[i] = std::fma(value(a.bf16[k]), value(b.bf16[k]), sum.lanes[i]);
+    return sum;
+  }
+  static void finish(const Sum* sums, float* c, bool first) {
+    for (int o = 0; o < kOutputs; ++o) {
+      Sum sum = sums[o];
+      for (int n = 8; n > 0; n /= 2)
+        for (int i = 0; i < n; ++i) sum.lanes[i] += sum.lanes[i + n];
+      c[o] = first ? sum.lanes[0] : c[o] + sum.lanes[0];
+    }
+  }
+};
+
+// c [rows, outputs] of rows [first, first + rows) and outputs from `output` on.
+std::vector<float> multiply(const Tensor& x, int64_t first, int64_t rows, const Weight& w, int64_t output,
+                            int64_t outputs) {
+  using Gemm = GemmSimd<PlainUnit>;
+  const int64_t columns = x.cols(), stride = round_up(outputs, kRowGroup);
+  std::vector<char> packed(static_cast<size_t>(Gemm::packed_bytes(rows, columns)), static_cast<char>(0xff));
+  std::vector<char> workspace(static_cast<size_t>(Gemm::workspace_bytes(columns)));
+  std::vector<float> c(static_cast<size_t>(round_up(rows, kRowGroup) * stride)), result;
+  for (int64_t r = 0; r < rows; r += kRowGroup) {
+    const void* pointers[kRowGroup];
+    const int64_t count = std::min(kRowGroup, rows - r);
+    for (int64_t i = 0; i < count; ++i) pointers[i] = x.row<BFloat16>(first + r + i);
+    Gemm::pack({pointers, x.dtype, count, columns, packed.data(), columns, r, 0});
+  }
+  const WeightView view{w.values.data,  w.scales.empty() ? nullptr : w.scales.as<uint8_t>(),
+                        w.values.dtype, columns,
+                        columns,        columns / 32};
+  Gemm::multiply({packed.data(), 0, rows, view, output, outputs, c.data(), stride, workspace.data()});
+  for (int64_t r = 0; r < rows; ++r)
+    result.insert(result.end(), c.begin() + r * stride, c.begin() + r * stride + outputs);
+  return result;
+}
+
+TEST(GemmUnit, IsTheProductAndRowsAreBitExact) {
+  for (const DType type : {DType::kBF16, DType::kF8E4M3})
+    for (const int64_t columns : {96, 1000, 1056, 2080}) {
+      if (type == DType::kF8E4M3 && columns % 32 != 0) continue;
+      std::mt19937 rng(40);
+      constexpr int64_t kRows = 150, kOutputs = 27;
+      const OwnedWeight weight = random_weight(rng, type, kOutputs, columns);
+      const Owned x = random_tensor(rng, DType::kBF16, kRows, columns);
+      const std::vector<float> all = multiply(x.t, 0, kRows, weight.w, 0, kOutputs);
+      for (int64_t o = 0; o < kOutputs; ++o) {
+        double sum = 0, magnitude = 0;
+        for (int64_t k = 0; k < columns; ++k) {
+          const double term = static_cast<double>(reference::load(x.t, 149 * columns + k)) *
+                              static_cast<double>(reference::weight_at(weight.w, o, k));
+          sum += term, magnitude += std::fabs(term);
+        }
+        ASSERT_NEAR(all[static_cast<size_t>(149 * kOutputs + o)], sum, 1e-6 * magnitude);
+      }
+      for (const int64_t rows : {1, 2, 3, 4, 5, 7, 8, 9, 10, 16, 17, 31, 129})
+        for (const int64_t output : {0, 5})
+          for (const int64_t outputs : {1, 8, 22}) {
+            const std::vector<float> some = multiply(x.t, 20, rows, weight.w, output, outputs);
+            for (int64_t r = 0; r < rows; ++r)
+              ASSERT_EQ(std::memcmp(&some[static_cast<size_t>(r * outputs)],
+                                    &all[static_cast<size_t>((20 + r) * kOutputs + output)],
+                                    static_cast<size_t>(outputs) * sizeof(float)),
+                        0)
+                  << rows << " rows, " << outputs << " outputs from " << output << ", row " << r;
+          }
+    }
+}
+
+}  // namespace
+}  // namespace sparrow::ops::cpu
