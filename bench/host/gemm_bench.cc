@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Speed of ops::linear on this machine: time, GFLOP/s, bytes of weights per second, and what share of the
-// machine's own read bandwidth (measured first, with the same threads) that is.
+// Speed of ops::linear and ops::moe on this machine: time, GFLOP/s, bytes of weights per second, and what
+// share of the machine's own read bandwidth (measured first, with the same threads) that is.
 //
-//   gemm_bench [--threads N] [--isa scalar|avx2|avx512|amx] [--json FILE]
+//   gemm_bench [--threads N] [--isa scalar|avx2|avx512|avx512-bf16|amx] [--json FILE]
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -35,6 +35,16 @@ constexpr Case kCases[] = {
     {"bf16 M=64", 64, DType::kBF16, DType::kBF16},  {"bf16 M=512", 512, DType::kBF16, DType::kBF16},
     {"mxfp8 M=1", 1, DType::kF8E4M3, DType::kBF16}, {"mxfp8 M=512", 512, DType::kF8E4M3, DType::kBF16},
     {"f32 M=1", 1, DType::kF32, DType::kF32},       {"f32 M=64", 64, DType::kF32, DType::kF32},
+};
+
+// A layer of experts of MiniMax-M3's sizes; rows pick four of as many as the pool holds, and use the shared
+// one.
+constexpr int64_t kExpertSize = 3072, kPicks = 4;
+constexpr Case kExpertCases[] = {
+    {"experts bf16 M=1", 1, DType::kBF16, DType::kBF16},
+    {"experts bf16 M=4", 4, DType::kBF16, DType::kBF16},
+    {"experts bf16 M=64", 64, DType::kBF16, DType::kBF16},
+    {"experts mxfp8 M=1", 1, DType::kF8E4M3, DType::kBF16},
 };
 
 struct Measured {
@@ -93,6 +103,16 @@ double read_bandwidth(ThreadPool& pool, const std::vector<char>& memory) {
   return best;
 }
 
+// The weight [out, in] at `at`, which moves past it.
+ops::Weight take_weight(char*& at, DType type, int64_t out, int64_t in) {
+  ops::Weight weight{.values = Tensor(at, type, {out, in}), .scales = {}};
+  at += out * in * static_cast<int64_t>(size_of(type));
+  if (type != DType::kF8E4M3) return weight;
+  weight.scales = Tensor(at, DType::kU8, {out, in / 32});
+  at += out * in / 32;
+  return weight;
+}
+
 Measured run_case(Exec& exec, const Case& c, std::vector<char>& memory, double bandwidth) {
   const int64_t values_bytes = kSize * kSize * static_cast<int64_t>(size_of(c.weight));
   const int64_t scales_bytes = c.weight == DType::kF8E4M3 ? kSize * kSize / 32 : 0;
@@ -108,8 +128,7 @@ Measured run_case(Exec& exec, const Case& c, std::vector<char>& memory, double b
   const Samples samples = sample([&] {
     for (int64_t i = 0; i < calls; ++i, ++next) {
       char* at = memory.data() + next % matrices * bytes;
-      ops::Weight weight{.values = Tensor(at, c.weight, {kSize, kSize}), .scales = {}};
-      if (scales_bytes > 0) weight.scales = Tensor(at + values_bytes, DType::kU8, {kSize, kSize / 32});
+      const ops::Weight weight = take_weight(at, c.weight, kSize, kSize);
       const ops::Projection projection{&weight, out};
       ops::linear(exec, in, {&projection, 1});
     }
@@ -118,6 +137,40 @@ Measured run_case(Exec& exec, const Case& c, std::vector<char>& memory, double b
   const double rate = static_cast<double>(bytes) / seconds;
   return {c.name,      seconds * 1e3,
           samples.cv,  2e-9 * static_cast<double>(c.rows * kSize * kSize) / seconds,
+          rate * 1e-9, rate / bandwidth};
+}
+
+Measured run_experts(Exec& exec, const Case& c, std::vector<char>& memory, double bandwidth) {
+  std::vector<ops::MlpWeights> experts;
+  const int64_t values = 3 * kExpertSize * kSize;
+  const int64_t bytes = c.weight == DType::kF8E4M3 ? values + values / 32 : values * 2;
+  for (char* at = memory.data(); at + bytes <= memory.data() + memory.size();) {
+    ops::MlpWeights& mlp = experts.emplace_back();
+    mlp.gate = take_weight(at, c.weight, kExpertSize, kSize);
+    mlp.up = take_weight(at, c.weight, kExpertSize, kSize);
+    mlp.down = take_weight(at, c.weight, kSize, kExpertSize);
+  }
+  const ops::MlpWeights shared = experts.back();
+  experts.pop_back();
+
+  std::vector<char> x(static_cast<size_t>(c.rows * kSize) * size_of(c.activation), 0), y(x.size());
+  std::vector<int32_t> ids(static_cast<size_t>(c.rows * kPicks));
+  std::vector<float> weights(ids.size(), 0.25f);
+  const Tensor in(x.data(), c.activation, {c.rows, kSize}), out(y.data(), c.activation, {c.rows, kSize});
+  size_t next = 0;
+  const Samples samples = sample([&] {
+    for (int64_t r = 0; r < c.rows; ++r) {
+      int32_t* picks = &ids[static_cast<size_t>(r * kPicks)];
+      for (int64_t k = 0; k < kPicks; ++k) picks[k] = static_cast<int32_t>(next++ % experts.size());
+      std::sort(picks, picks + kPicks);
+    }
+    ops::moe(exec, in, Tensor(ids.data(), DType::kI32, {c.rows, kPicks}),
+             Tensor(weights.data(), DType::kF32, {c.rows, kPicks}), experts, shared, 1.0f, {}, out);
+  });
+  const int64_t used = std::min<int64_t>(c.rows * kPicks, static_cast<int64_t>(experts.size())) + 1;
+  const double rate = static_cast<double>(used * bytes) / samples.median;
+  const double flops = 2.0 * static_cast<double>(c.rows * (kPicks + 1) * 3 * kSize * kExpertSize);
+  return {c.name,      samples.median * 1e3, samples.cv, flops * 1e-9 / samples.median,
           rate * 1e-9, rate / bandwidth};
 }
 
@@ -149,7 +202,13 @@ int run(int argc, char** argv) {
     const std::string_view flag = argv[i], value = argv[i + 1];
     if (flag == "--threads") threads = std::max(1, std::atoi(argv[i + 1]));
     if (flag == "--json") json = argv[i + 1];
-    if (flag == "--isa") isa = ops::cpu_isa_named(value).value_or(isa);
+    if (flag != "--isa") continue;
+    const auto named = ops::cpu_isa_named(value);
+    if (!named || *named > isa) {
+      std::fprintf(stderr, "--isa: %s is no instruction set of this machine\n", argv[i + 1]);
+      return 2;
+    }
+    isa = *named;
   }
   ThreadPool pool(threads);
   Scratch scratch;
@@ -158,15 +217,16 @@ int run(int argc, char** argv) {
   std::vector<char> memory(static_cast<size_t>(kPoolBytes), 0x31);
   const double bandwidth = read_bandwidth(pool, memory);
   std::printf("%s, %d threads, read bandwidth %.1f GB/s\n\n", ops::name_of(isa), threads, bandwidth * 1e-9);
-  std::printf("%-14s %10s %6s %10s %8s %8s\n", "case", "ms", "cv", "GFLOP/s", "GB/s", "of read");
+  std::printf("%-18s %10s %6s %10s %8s %8s\n", "case", "ms", "cv", "GFLOP/s", "GB/s", "of read");
   std::vector<Measured> all;
-  for (const Case& c : kCases) {
-    const Measured m = run_case(exec, c, memory, bandwidth);
-    std::printf("%-14s %10.3f %5.1f%% %10.1f %8.2f %7.0f%%\n", m.name.c_str(), m.ms, m.cv * 100, m.gflops,
+  const auto report = [&](const Measured& m) {
+    std::printf("%-18s %10.3f %5.1f%% %10.1f %8.2f %7.0f%%\n", m.name.c_str(), m.ms, m.cv * 100, m.gflops,
                 m.gbytes, m.share * 100);
     std::fflush(stdout);
     all.push_back(m);
-  }
+  };
+  for (const Case& c : kCases) report(run_case(exec, c, memory, bandwidth));
+  for (const Case& c : kExpertCases) report(run_experts(exec, c, memory, bandwidth));
   if (json != nullptr) write_json(json, ops::name_of(isa), threads, bandwidth, all);
   return 0;
 }
