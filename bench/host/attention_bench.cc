@@ -2,6 +2,9 @@
 // Times MSA on the CPU with the heads of MiniMax-M3 (64 query, 4 KV, bf16): index, sparse attention and dense
 // attention of whole-prompt prefill and of single-token decode. Prints a table; --json FILE writes the same
 // as a JSON array.
+//
+//   attention_bench [--threads N] [--isa scalar|avx2|avx512|avx512-bf16|amx] [--tokens N] [--max-tokens N]
+//                   [--repeats N] [--cpu-time] [--json FILE]
 #include <time.h>
 
 #include <algorithm>
@@ -14,7 +17,7 @@
 #include <vector>
 
 #include "base/thread_pool.h"
-#include "msa/msa.h"
+#include "ops/ops.h"
 
 namespace {
 
@@ -86,14 +89,15 @@ struct Fixture {
 
 class Bench {
  public:
-  Bench(int threads, bool cpu_time) : pool_(threads), cpu_time_(cpu_time) {
+  Bench(int threads, msa::Isa isa, bool cpu_time) : pool_(threads), cpu_time_(cpu_time), isa_(isa) {
     workers_ = {
         .count = pool_.size(), .pool = &pool_, .run = [](void* pool, void (*body)(void*, int), void* arg) {
           static_cast<sparrow::ThreadPool*>(pool)->run(body, arg);
         }};
   }
 
-  Result prefill(int64_t tokens) {
+  // `repeats` 0: by the length.
+  Result prefill(int64_t tokens, int repeats) {
     Fixture f(tokens, kChunk, 1);
     double flops_index = 0, flops_sparse = 0, flops_dense = 0;
     for (int64_t p = 0; p < tokens; ++p) {
@@ -103,7 +107,7 @@ class Bench {
                       static_cast<double>(std::min<int64_t>(whole, (kTopK - 1) * kBlock) + own);
       if (p >= kTopK * kBlock) flops_index += 256.0 * kHeads.kv_heads * static_cast<double>(whole);
     }
-    const int repeats = tokens <= 4096 ? 7 : tokens <= 8192 ? 3 : 1;
+    if (repeats == 0) repeats = tokens <= 4096 ? 7 : tokens <= 8192 ? 3 : 1;
     std::vector<double> index, sparse, dense;
     for (int i = 0; i < repeats; ++i) {
       double times[3] = {};
@@ -190,7 +194,7 @@ class Bench {
   sparrow::ThreadPool pool_;
   bool cpu_time_;
   msa::Workers workers_;
-  msa::Isa isa_ = msa::detect_isa();
+  msa::Isa isa_;
   std::vector<uint8_t> workspace_;
 };
 
@@ -220,27 +224,37 @@ void write_json(const char* path, const std::vector<Result>& results) {
 int main(int argc, char** argv) {
   const char* json = nullptr;
   int threads = sparrow::ThreadPool::default_size();
-  int64_t max_tokens = 131072;
+  int64_t max_tokens = 131072, only = 0;
+  int repeats = 0;
   bool cpu_time = false;
+  sparrow::CpuIsa isa = sparrow::ops::detect_cpu_isa();
   for (int i = 1; i < argc; ++i) {
     const bool has_value = i + 1 < argc;
     if (has_value && std::strcmp(argv[i], "--json") == 0) {
       json = argv[++i];
     } else if (has_value && std::strcmp(argv[i], "--threads") == 0) {
       threads = std::max(1, std::atoi(argv[++i]));
+    } else if (has_value && std::strcmp(argv[i], "--isa") == 0 && sparrow::ops::cpu_isa_named(argv[i + 1])) {
+      isa = *sparrow::ops::cpu_isa_named(argv[++i]);
     } else if (has_value && std::strcmp(argv[i], "--max-tokens") == 0) {
       max_tokens = std::atoll(argv[++i]);
+    } else if (has_value && std::strcmp(argv[i], "--tokens") == 0) {
+      only = std::max<int64_t>(kChunk, std::atoll(argv[++i]) / kChunk * kChunk);
+    } else if (has_value && std::strcmp(argv[i], "--repeats") == 0) {
+      repeats = std::max(1, std::atoi(argv[++i]));
     } else if (std::strcmp(argv[i], "--cpu-time") == 0) {
       cpu_time = true;
     } else {
-      std::fprintf(stderr,
-                   "usage: attention_bench [--json FILE] [--threads N] [--max-tokens N] [--cpu-time]\n");
+      std::fprintf(
+          stderr,
+          "usage: attention_bench [--threads N] [--isa scalar|avx2|avx512|avx512-bf16|amx]\n"
+          "                       [--tokens N] [--max-tokens N] [--repeats N] [--cpu-time] [--json FILE]\n");
       return 2;
     }
   }
-  Bench bench(threads, cpu_time);
+  Bench bench(threads, static_cast<msa::Isa>(isa), cpu_time);
   std::printf("MSA, 64 query heads, 4 KV heads, bf16, %s, %d threads. Rates: prefill GFLOP/s, decode GB/s.\n",
-              msa::name_of(msa::detect_isa()), threads);
+              sparrow::ops::name_of(isa), threads);
   std::printf("%-16s %12s %8s %12s %8s %12s %8s %14s\n", "case", "index ms", "rate", "sparse ms", "rate",
               "dense ms", "rate", "dense / (i+s)");
   std::vector<Result> results;
@@ -250,10 +264,15 @@ int main(int argc, char** argv) {
     std::fflush(stdout);
     results.push_back(r);
   };
-  for (const int64_t tokens : {8192, 32768, 131072})
-    if (tokens <= max_tokens) report(bench.decode(tokens));
-  for (const int64_t tokens : {2048, 4096, 8192, 16384, 32768})
-    if (tokens <= max_tokens) report(bench.prefill(tokens));
+  if (only > 0) {
+    report(bench.decode(only));
+    report(bench.prefill(only, repeats));
+  } else {
+    for (const int64_t tokens : {8192, 32768, 131072})
+      if (tokens <= max_tokens) report(bench.decode(tokens));
+    for (const int64_t tokens : {2048, 4096, 8192, 16384, 32768})
+      if (tokens <= max_tokens) report(bench.prefill(tokens, repeats));
+  }
   if (json != nullptr) write_json(json, results);
   return 0;
 }
