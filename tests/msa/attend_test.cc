@@ -64,7 +64,7 @@ TEST(Attend, EqualsReferenceAtEveryLength) {
 }
 
 TEST(Attend, EqualsReferenceForEveryGroupSizeAndNumberOfKvHeads) {
-  for (const int group : {1, 4, 8, 16, 24})
+  for (const int group : {1, 3, 4, 7, 8, 15, 16, 24})
     for (const int kv_heads : {1, 2, 4}) {
       const Type type = kv_heads == 2 ? Type::kF32 : Type::kBF16;
       Sequences sequences(

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "support/msa_cases.h"
 
@@ -77,6 +78,48 @@ TEST(Bits, OfDecodeAreThoseOfPrefill) {
         .type = c.type, .heads = {16, 1}, .lengths = {800}, .seed = 43, .query_gain = 20};
     expect_same(run_chunked(options, 600, 800, 1, c.isa, 1), run_chunked(options, 600, 800, 200, c.isa, 1),
                 c.name());
+  }
+}
+
+// A block packs its keys and values for one query in another place than for several.
+TEST(Bits, OfOneAndOfTwoQueriesAreThoseOfManyForEveryNumberOfHeads) {
+  for (const Combination& c : combinations())
+    for (const HeadShape heads : {HeadShape{3, 3}, HeadShape{7, 1}, HeadShape{30, 2}, HeadShape{24, 1}}) {
+      const CaseOptions options = {
+          .type = c.type, .heads = heads, .lengths = {700}, .seed = 45, .query_gain = 20};
+      const Outputs many = run_chunked(options, 630, 660, 30, c.isa, 1);
+      for (const int chunk : {1, 2})
+        expect_same(run_chunked(options, 630, 660, chunk, c.isa, 1), many,
+                    c.name() + std::to_string(heads.query_heads) + " heads, by " + std::to_string(chunk));
+    }
+}
+
+// Columns are scored in tiles of 8, 4, 2 and 1, as many as a chunk has. The blocks' scores here are sums of
+// the same products in other orders: only rounding decides which are chosen.
+TEST(Bits, OfIndexScoresAreTheSameInEveryTile) {
+  constexpr int kBlocks = 24, kLength = kBlocks * kBlock, kFirst = kLength - 15;
+  for (const Combination& c : combinations()) {
+    Sequences sequences({.type = c.type, .heads = {1, 1}, .lengths = {kLength}, .seed = 67});
+    for (int token = 0; token < kLength; ++token)
+      for (int channel = 0; channel < kHeadDim; ++channel) {
+        const int turned = (channel + 5 * (token / kBlock)) % kHeadDim;
+        const float x = std::ldexp(static_cast<float>(turned * 37 % 128 + 129), turned % 12 - 13);
+        sequences.set_index_key(0, token, channel, token % kBlock == 0 ? x : 0);
+      }
+    for (int token = kFirst; token < kLength; ++token)
+      for (int channel = 0; channel < kHeadDim; ++channel)
+        sequences.set_index_query(0, token, 0, channel, 1.2890625f);
+    const auto choose = [&](int chunk) {
+      std::vector<int32_t> chosen;
+      for (int at = kFirst; at < kLength; at += chunk) {
+        const Step step = sequences.step({{0, at, std::min(chunk, kLength - at)}});
+        const std::vector<int32_t> some = run_index(sequences, step, {.top_k = 12}, c.isa);
+        chosen.insert(chosen.end(), some.begin(), some.end());
+      }
+      return chosen;
+    };
+    const std::vector<int32_t> whole = choose(15);
+    for (const int chunk : {1, 2, 3, 4, 7}) EXPECT_EQ(choose(chunk), whole) << c.name() << chunk;
   }
 }
 

@@ -1,85 +1,81 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of queries and keys, and index scores, over plain vectors: T is float or uint16_t (bf16), V a
-// vector type of simd.h. Lanes run along the head dimension; a dot product sums its lanes in one fixed order.
+// Index scores over plain vectors: C = Q K^T a panel of keys at a time, and a running maximum for each column
+// of the task in as many lanes as a vector has.
 #pragma once
 
-#include "msa/common/simd.h"
+#include "msa/common/panels.h"
 #include "msa/cpu/kernels.h"
 
 namespace msa {
 
 template <typename V, typename T>
-struct SimdIndex {
+struct SimdIndex : Panels<V, T> {
+  using Panel = Panels<V, T>;
   using F = typename V::F;
-  static constexpr int kLanes = V::kLanes;
-  static constexpr int kColumns = 4;  // dot products share each load of a key among so many query columns
+  using Panel::kElements, Panel::kLanes, Panel::kPanels, Panel::kSteps, Panel::kWidth;
   static constexpr float kMinusInfinity = -__builtin_inff();
 
-  static void widen(const void* from, int64_t count, float* to) {
-    const T* source = static_cast<const T*>(from);
-    for (int64_t i = 0; i < count; i += kLanes) V::store(to + i, V::load(source + i));
-  }
-
-  // s[c][j] = q[c] . k[j] for kColumns columns and keys [0, keys), rounded up to even.
-  static void dots(const float* q, const T* k, int keys, float* s) {
-    for (int j = 0; j < keys; j += 2) {
-      F sums[2][kColumns];
-      for (int c = 0; c < kColumns; ++c) sums[0][c] = sums[1][c] = V::zero();
-      for (int d = 0; d < kHeadDim; d += kLanes) {
-        const F k0 = V::load(k + j * kHeadDim + d), k1 = V::load(k + (j + 1) * kHeadDim + d);
-        for (int c = 0; c < kColumns; ++c) {
-          const F qc = V::load(q + c * kHeadDim + d);
-          sums[0][c] = V::fma(qc, k0, sums[0][c]);
-          sums[1][c] = V::fma(qc, k1, sums[1][c]);
-        }
-      }
-      for (int c = 0; c < kColumns; ++c) {
-        s[c * kBlock + j] = V::sum(sums[0][c]);
-        s[c * kBlock + j + 1] = V::sum(sums[1][c]);
-      }
-    }
-  }
-
-  static float largest(const float* s, int count) {
-    float best = kMinusInfinity;
-    int j = 0;
-    if (count >= kLanes) {
-      F most = V::set1(kMinusInfinity);
-      // A NaN in max's first operand yields the second: NaN scores drop out.
-      for (; j + kLanes <= count; j += kLanes) most = V::max(V::load(s + j), most);
-      float lanes[kLanes];
-      V::store(lanes, most);
-      for (const float lane : lanes)
-        if (lane > best) best = lane;
-    }
-    for (; j < count; ++j)
-      if (s[j] > best) best = s[j];
-    return best;
-  }
-
-  static void score(const ScoreTask& task, void* scratch) {
-    float* q = static_cast<float*>(scratch);
-    float* s = q + (kScoreColumns + kColumns) * kHeadDim;
-    widen(task.q, int64_t{task.columns} * kHeadDim, q);
-    for (int i = task.columns * kHeadDim; i < (task.columns + kColumns) * kHeadDim; ++i) q[i] = 0;
-    for (int b = 0; b < task.num_blocks; ++b) {
-      const T* k = static_cast<const T*>(task.k_pages) + int64_t{task.blocks[b]} * kBlock * kHeadDim;
-      const int64_t before = task.first_position - int64_t{task.first_block + b} * kBlock;
-      for (int column = 0; column < task.columns; column += kColumns) {
-        const int last = column + kColumns < task.columns ? column + kColumns - 1 : task.columns - 1;
-        const int keys = visible(before + last / task.heads);
-        dots(q + column * kHeadDim, k, keys, s);
-        for (int c = column; c <= last; ++c)
-          task.scores[c * task.stride + task.first_block + b] =
-              largest(s + (c - column) * kBlock, visible(before + c / task.heads));
-      }
-    }
-  }
+  struct ScoreScratch {
+    alignas(64) float q[kScoreColumns * kHeadDim];
+    alignas(64) float panel[kElements];
+    alignas(64) float best[kScoreColumns][kLanes];
+  };
+  static_assert(sizeof(ScoreScratch) <= kScratchBytes);
 
   // Keys of a block that a query sees which stands `after` positions behind the block's first key.
   static int visible(int64_t after) {
     if (after < 0) return 0;
     return after >= kBlock ? kBlock : static_cast<int>(after) + 1;
+  }
+
+  // Entries [keys, end) of s become -infinity.
+  static void hide(float* s, int keys, int end) {
+    for (int j = keys; j < end; ++j) s[j] = kMinusInfinity;
+  }
+
+  // The larger of `best` and products of a panel of which the first `keys` count. A NaN in max's first
+  // operand yields the second: NaN products drop out.
+  static F larger(const F (&products)[2], int keys, F best) {
+    if (keys >= kWidth) return V::max(products[1], V::max(products[0], best));
+    float s[kWidth];
+    for (int j = 0; j < 2; ++j) V::store(s + j * kLanes, products[j]);
+    hide(s, keys < 0 ? 0 : keys, kWidth);
+    return V::max(V::load(s + kLanes), V::max(V::load(s), best));
+  }
+
+  static void score_block(const ScoreTask& task, int b, ScoreScratch& scratch) {
+    const auto page = [&](int i) {
+      return static_cast<const T*>(task.k_pages) + int64_t{task.blocks[i]} * kBlock * kHeadDim;
+    };
+    const T* k = page(b);
+    // Decode is bound by memory, and there a panel is one tile's work.
+    Fetch fetch(b + 1 < task.num_blocks ? page(b + 1) : nullptr, kBlock * kHeadDim * sizeof(T),
+                kPanels * (kSteps / Panel::kSlice));
+    const int64_t before = task.first_position - int64_t{task.first_block + b} * kBlock;
+    const bool whole = before >= kBlock - 1;  // the first query sees all of it, and so do the others
+    const auto visible_to = [&](int column) {
+      return whole ? kBlock : visible(before + column / task.heads);
+    };
+    for (int column = 0; column < task.columns; ++column)
+      V::store(scratch.best[column], V::set1(kMinusInfinity));
+    for (int first = 0; first < visible_to(task.columns - 1); first += kWidth) {
+      Panel::pack_keys(k + first * kHeadDim, scratch.panel);
+      Panel::each_tile(0, task.columns, [&](auto& tile, int column) {
+        tile.clear();
+        tile.add(scratch.q + column * kSteps, kSteps, scratch.panel, kSteps, fetch);
+        for (int i = 0; i < tile.kCount; ++i)
+          V::store(scratch.best[column + i],
+                   larger(tile.sums[i], visible_to(column + i) - first, V::load(scratch.best[column + i])));
+      });
+    }
+    for (int column = 0; column < task.columns; ++column)
+      task.scores[column * task.stride + task.first_block + b] = V::largest(V::load(scratch.best[column]));
+  }
+
+  static void score(const ScoreTask& task, void* memory) {
+    ScoreScratch& scratch = *static_cast<ScoreScratch*>(memory);
+    Panel::pack_rows(task.q, task.columns, scratch.q);
+    for (int b = 0; b < task.num_blocks; ++b) score_block(task, b, scratch);
   }
 };
 

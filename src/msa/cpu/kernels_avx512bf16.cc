@@ -4,7 +4,7 @@
 namespace msa {
 
 const Kernels& avx512bf16_kernels() {
-  return avx512_kernels(Type::kBF16);
+  return SimdKernels<Avx512Bf16, uint16_t>::kTable;
 }
 
 }  // namespace msa
