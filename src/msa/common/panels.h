@@ -40,11 +40,10 @@ struct Panels {
   using F = typename V::F;
   using I = typename V::I;
   static constexpr int kLanes = V::kLanes;
-  static constexpr int kWidth = 2 * kLanes;          // columns of a panel
-  static constexpr int kPanels = kHeadDim / kWidth;  // of a block's keys, and of its values
-  static constexpr int kSteps =
-      kHeadDim / V::kPerElement;                     // of a sum over channels or over all keys of a block
-  static constexpr int kElements = kSteps * kWidth;  // of a panel
+  static constexpr int kWidth = 2 * kLanes;                 // columns of a panel
+  static constexpr int kPanels = kHeadDim / kWidth;         // of a block's keys, and of its values
+  static constexpr int kSteps = kHeadDim / V::kPerElement;  // of a sum over channels or a block's keys
+  static constexpr int kElements = kSteps * kWidth;         // of a panel
   static constexpr int kTileRows = V::kLanes == 8 ? 4 : 8;  // their sums fill the registers
   static constexpr int kSlice = V::kLanes == 8 ? 64 : 16;   // steps between two fetches: a few hundred cycles
   static constexpr bool kWidens = sizeof(T) == 2 && V::kPerElement == 1;
