@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/check.h"
 #include "text/chat_template.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -26,7 +27,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       input.form = form;
       input.add_generation_prompt = !continues;
       input.continue_final_message = continues;
-      static_cast<void>(parsed->render(input));
+      const auto prompt = parsed->render(input);
+      if (!prompt.ok()) continue;
+      size_t done = 0;
+      for (const TextRange& range : prompt->markup) {
+        SPARROW_CHECK(done <= range.start && range.start < range.end);
+        done = range.end;
+      }
+      SPARROW_CHECK(done <= prompt->text.size());
     }
   }
   return 0;

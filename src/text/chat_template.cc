@@ -54,7 +54,7 @@ Result<Continued> marked_parts(Heap& heap, const Value& content) {
     const Value* text = SPARROW_TRY(find_key(heap, *parts[i].dict, text_value("text")));
     if (text == nullptr || !text->is_string()) continue;
     const std::string_view original = text->view();
-    const Value marked = SPARROW_TRY(heap.string(std::string(original) + std::string(kMark)));
+    const Value marked = SPARROW_TRY(heap.joined(original, kMark));
     parts[i] = SPARROW_TRY(with_entry(heap, parts[i], "text", marked));
     return Continued{SPARROW_TRY(heap.list(parts)), original};
   }
@@ -70,7 +70,7 @@ Result<Continued> marked_messages(Heap& heap, const Value& messages) {
   Continued marked{};
   if (content != nullptr && content->is_string()) {
     marked.text = content->view();
-    marked.messages = SPARROW_TRY(heap.string(std::string(marked.text) + std::string(kMark)));
+    marked.messages = SPARROW_TRY(heap.joined(marked.text, kMark));
   } else if (content != nullptr && content->is(Kind::kList)) {
     marked = SPARROW_TRY(marked_parts(heap, *content));
   } else {
@@ -85,14 +85,14 @@ std::string_view stripped(std::string_view text) {
   return jinja::strip_right(jinja::strip_left(text, nullptr), nullptr);
 }
 
-Result<std::string> cut_at_mark(std::string prompt, std::string_view text) {
-  const size_t mark = prompt.rfind(kBareMark);
-  if (mark == std::string::npos || prompt.find(stripped(text)) == std::string::npos)
+Result<PromptText> cut_at_mark(PromptText prompt, std::string_view text) {
+  const size_t mark = prompt.text.rfind(kBareMark);
+  if (mark == std::string::npos || prompt.text.find(stripped(text)) == std::string::npos)
     return cannot_continue(
         "the final message does not appear in the prompt; the template may have left it out");
-  const bool keeps_blanks = std::string_view(prompt).substr(mark, kMark.size()) == kMark;
-  prompt.resize(mark);
-  if (!keeps_blanks) prompt.resize(jinja::strip_right(prompt, nullptr).size());
+  const bool keeps_blanks = std::string_view(prompt.text).substr(mark, kMark.size()) == kMark;
+  prompt.truncate(mark);
+  if (!keeps_blanks) prompt.truncate(jinja::strip_right(prompt.text, nullptr).size());
   return prompt;
 }
 
@@ -139,7 +139,7 @@ Result<ChatTemplate> ChatTemplate::parse(std::string_view source, Constants cons
     return Error{Errc::kInvalidArgument, strf("the chat template is {} bytes long; at most {} are allowed",
                                               source.size(), kMaxTemplateBytes)};
   ChatTemplate parsed;
-  parsed.body_ = SPARROW_TRY(jinja::parse_template(source));
+  parsed.main_ = SPARROW_TRY(jinja::parse_template(source));
   parsed.constants_ = std::move(constants);
   return parsed;
 }
@@ -152,7 +152,7 @@ Result<ChatTemplate> ChatTemplate::from_config(const Json& config) {
                  "in tokenizer_config.json"};
   if (!found->is_array()) return parse(SPARROW_TRY(found->as_string()), special_tokens(config));
   std::optional<ChatTemplate> chosen;
-  std::optional<jinja::Body> tool_body;
+  std::optional<jinja::Template> with_tools;
   for (size_t i = 0; i < found->size(); ++i) {
     const std::string name = SPARROW_TRY(SPARROW_TRY(found->element(i).at("name")).as_string());
     if (name != "default" && name != "tool_use") continue;
@@ -161,11 +161,11 @@ Result<ChatTemplate> ChatTemplate::from_config(const Json& config) {
     if (name == "default") {
       chosen = std::move(parsed);
     } else {
-      tool_body = std::move(parsed.body_);
+      with_tools = std::move(parsed.main_);
     }
   }
   if (!chosen) return found->error("must hold a template called default");
-  chosen->tool_body_ = std::move(tool_body);
+  chosen->with_tools_ = std::move(with_tools);
   return std::move(*chosen);
 }
 
@@ -183,7 +183,7 @@ Result<ChatTemplate> ChatTemplate::load(const std::filesystem::path& model_dir) 
   return parse(SPARROW_TRY(read_text_file(file, kMaxTemplateBytes)), special_tokens(config));
 }
 
-Result<std::string> ChatTemplate::render(const ChatInput& input) const {
+Result<PromptText> ChatTemplate::render(const ChatInput& input) const {
   if (input.continue_final_message && input.add_generation_prompt)
     return cannot_continue("it excludes add_generation_prompt");
   const bool openai = input.form == ChatInput::Form::kOpenAi;
@@ -202,7 +202,8 @@ Result<std::string> ChatTemplate::render(const ChatInput& input) const {
   if (has_tools)
     tools = openai ? SPARROW_TRY(to_template_tools(heap, *input.tools))
                    : SPARROW_TRY(jinja::from_json(heap, *input.tools));
-  for (const auto& [name, text] : constants_) SPARROW_TRY(interpreter.define(name, text_value(text)));
+  for (const auto& [name, text] : constants_)
+    SPARROW_TRY(interpreter.define(name, SPARROW_TRY(heap.string(text, jinja::kMarkup))));
   SPARROW_TRY(interpreter.define("messages", messages));
   SPARROW_TRY(interpreter.define("tools", tools));
   SPARROW_TRY(interpreter.define("documents", none_value()));
@@ -214,8 +215,7 @@ Result<std::string> ChatTemplate::render(const ChatInput& input) const {
       SPARROW_TRY(interpreter.define(input.kwargs->key(i),
                                      SPARROW_TRY(jinja::from_json(heap, input.kwargs->member(i)))));
   }
-  const bool by_tool_template = has_tools && tool_body_;
-  std::string prompt = SPARROW_TRY(interpreter.render(by_tool_template ? *tool_body_ : body_));
+  PromptText prompt = SPARROW_TRY(interpreter.render(has_tools && with_tools_ ? *with_tools_ : main_));
   return input.continue_final_message ? cut_at_mark(std::move(prompt), continued) : std::move(prompt);
 }
 

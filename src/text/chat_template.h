@@ -15,6 +15,7 @@
 #include "text/jinja/syntax/ast.h"
 #include "text/jinja/value/heap.h"
 #include "text/messages.h"
+#include "text/prompt_text.h"
 
 namespace sparrow {
 
@@ -47,15 +48,15 @@ class ChatTemplate {
   // named ones, of which `default` is used, and `tool_use`, where there is one, when there are tools.
   static Result<ChatTemplate> load(const std::filesystem::path& model_dir);
 
-  Result<std::string> render(const ChatInput& input) const;
+  Result<PromptText> render(const ChatInput& input) const;
 
  private:
   ChatTemplate() = default;
 
   static Result<ChatTemplate> from_config(const Json& config);
 
-  jinja::Body body_;
-  std::optional<jinja::Body> tool_body_;
+  jinja::Template main_;
+  std::optional<jinja::Template> with_tools_;
   Constants constants_;
 };
 

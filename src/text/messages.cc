@@ -46,8 +46,9 @@ Status set_mode(TemplateOptions& options, std::string mode, const Json& source) 
 Result<Value> template_part(Heap& heap, const Json& part) {
   if (part.is_string()) return text_value(part.string_view());
   const std::string type = SPARROW_TRY(SPARROW_TRY(part.at("type")).as_string());
+  // Templates build a placeholder's token around this word, which is ours.
   const auto only_type = [&heap](std::string_view name) -> Result<Value> {
-    const Entry entry{text_value("type"), text_value(name)};
+    const Entry entry{text_value("type"), SPARROW_TRY(heap.string(name, jinja::kMarkup))};
     return heap.dict(std::span<const Entry>(&entry, 1));
   };
   if (type == "image_url" || type == "image") return only_type("image");
@@ -130,7 +131,10 @@ Result<Value> template_message(Heap& heap, const Json& message) {
     const std::string_view key = message.key(i);
     // Null is how clients spell "absent"; templates would print it.
     if (member.is_null()) continue;
-    if (key == "content") {
+    if (key == "role") {
+      // One of ours, checked above: templates write tokens around it, such as <|user|>.
+      entries.push_back({text_value(key), SPARROW_TRY(heap.string(role_name, jinja::kMarkup))});
+    } else if (key == "content") {
       entries.push_back({text_value(key), SPARROW_TRY(template_content(heap, member))});
     } else if (key == "tool_calls") {
       entries.push_back({text_value(key), SPARROW_TRY(template_calls(heap, member))});

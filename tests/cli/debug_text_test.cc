@@ -110,7 +110,7 @@ TEST(DebugText, BadLinesAreAnsweredAndTheNextOneIsRead) {
 {"error":"chunks_hex[0] must be pairs of hex digits, got \"0g\""}
 {"error":"tools[0].name is missing"}
 {"error":"input_format must be openai or template, got \"xml\""}
-{"error":"tokenize and detokenize need --model"}
+{"error":"tokenize, detokenize and return_ids need --model"}
 {"content":"ok","tool_calls":[],"deltas":[]}
 )");
 }
@@ -133,6 +133,21 @@ TEST(DebugText, TokenizesAndBack) {
   std::ostringstream text;
   ASSERT_TRUE(answer_text_lines({.model = folder.path(), .chat_template = {}}, back, text).ok());
   EXPECT_EQ(text.str(), "{\"text\":\"größe <mm:think>\"}\n");
+}
+
+TEST(DebugText, ShowsWhatOfAPromptIsMarkup) {
+  test::TempDir folder;
+  std::filesystem::copy_file(std::filesystem::path(SPARROW_GOLDEN_DIR) / "tokenizer/m3.tokenizer.json",
+                             folder.path() / "tokenizer.json");
+  ASSERT_TRUE(write_text_file(folder.path() / "chat_template.jinja", "]~b]{{ messages[0].content }}").ok());
+  std::istringstream in(R"({"op":"render_chat","messages":[{"role":"user","content":"]~b]"}],)"
+                        R"("return_spans":true,"return_ids":true})");
+  std::ostringstream out;
+  ASSERT_TRUE(answer_text_lines({.model = folder.path(), .chat_template = {}}, in, out).ok());
+  EXPECT_EQ(out.str(),
+            R"({"prompt":"]~b]]~b]","spans":[{"text":"]~b]","markup":true},{"text":"]~b]","markup":false}],)"
+            R"("ids":[2519,60,93,65,60]})"
+            "\n");
 }
 
 TEST(DebugText, NeedsAModelOrATemplate) {

@@ -145,10 +145,10 @@ TEST(ChatTemplateAnchors, TheReleasedTemplateGivesPromptsOfKnownHash) {
     ChatInput input{.messages = messages.root("messages")};
     input.tools = tools.root("tools");
     input.kwargs = kwargs.root("kwargs");
-    const Result<std::string> prompt = parsed->render(input);
+    const Result<PromptText> prompt = parsed->render(input);
     ASSERT_TRUE(prompt.ok()) << prompt.error().message;
-    EXPECT_EQ(prompt->size(), anchor.bytes);
-    EXPECT_EQ(Sha256::hex(prompt.value()), anchor.sha256);
+    EXPECT_EQ(prompt->text.size(), anchor.bytes);
+    EXPECT_EQ(Sha256::hex(prompt->text), anchor.sha256);
   }
 }
 

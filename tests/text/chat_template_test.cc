@@ -28,7 +28,7 @@ class Chat {
       input.options = SPARROW_TRY(parse_template_options(*kwargs));
     input.add_generation_prompt = request.bool_or("add_generation_prompt", true).value();
     input.continue_final_message = request.bool_or("continue_final_message", false).value();
-    return by.render(input);
+    return SPARROW_TRY(by.render(input)).text;
   }
 
  private:

@@ -231,7 +231,9 @@ CLI::App* add_debug_text(CLI::App& app, DebugTextOptions& o) {
            R"(echo '{"op":"parse_output","chunks":["<mm:think>a</mm:think>b"]}' | sparrow debug text --model /tmp/tiny)"}) +
       "\nOperations: render_chat, parse_tools, parse_reasoning, parse_output, tokenize, detokenize. One "
       "answer for each\n"
-      "line, in order; a line that makes no sense is answered with {\"error\": ...}.\n");
+      "line, in order; a line that makes no sense is answered with {\"error\": ...}. render_chat with\n"
+      "\"return_spans\": true shows what of the prompt the template wrote, which alone becomes control\n"
+      "tokens, and with \"return_ids\": true the ids.\n");
   return command;
 }
 

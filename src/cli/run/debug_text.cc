@@ -209,19 +209,44 @@ class TextOperations {
     input.continue_final_message = SPARROW_TRY(request.bool_or("continue_final_message", false));
     input.add_generation_prompt =
         SPARROW_TRY(request.bool_or("add_generation_prompt", !input.continue_final_message));
-    out.key("prompt").string(SPARROW_TRY(chat_template.render(input)));
+    const bool wants_spans = SPARROW_TRY(request.bool_or("return_spans", false));
+    const bool wants_ids = SPARROW_TRY(request.bool_or("return_ids", false));
+    const PromptText prompt = SPARROW_TRY(chat_template.render(input));
+    out.key("prompt").string(prompt.text);
+    if (wants_spans) write_spans(prompt, out);
+    if (wants_ids) write_ids(SPARROW_TRY(SPARROW_TRY(loaded_tokenizer())->encode(prompt)), out);
     return Ok{};
+  }
+
+  // The prompt in pieces: markup, which may become control tokens, and what came with the request.
+  static void write_spans(const PromptText& prompt, JsonWriter& out) {
+    const auto write = [&](size_t start, size_t end, bool markup) {
+      if (start == end) return;
+      out.begin_object().key("text").string(std::string_view(prompt.text).substr(start, end - start));
+      out.key("markup").boolean(markup).end_object();
+    };
+    out.key("spans").begin_array();
+    size_t done = 0;
+    for (const TextRange& range : prompt.markup) {
+      write(done, range.start, false);
+      write(range.start, range.end, true);
+      done = range.end;
+    }
+    write(done, prompt.text.size(), false);
+    out.end_array();
+  }
+
+  static void write_ids(std::span<const int32_t> ids, JsonWriter& out) {
+    out.key("ids").begin_array();
+    for (const int32_t id : ids) out.integer(id);
+    out.end_array();
   }
 
   Status tokenize(const Json& request, JsonWriter& out) {
     const Tokenizer& tokenizer = *SPARROW_TRY(loaded_tokenizer());
     const std::string text = SPARROW_TRY(SPARROW_TRY(request.at("text")).as_string());
     const bool special = SPARROW_TRY(request.bool_or("special", true));
-    const std::vector<int32_t> ids =
-        SPARROW_TRY(tokenizer.encode(text, special ? Recognise::kAll : Recognise::kNotSpecial));
-    out.key("ids").begin_array();
-    for (const int32_t id : ids) out.integer(id);
-    out.end_array();
+    write_ids(SPARROW_TRY(tokenizer.encode(text, special ? Recognise::kAll : Recognise::kNotSpecial)), out);
     return Ok{};
   }
 
@@ -240,7 +265,7 @@ class TextOperations {
   // Both are read when first needed: to parse answers, a folder without them will do.
   Result<const Tokenizer*> loaded_tokenizer() {
     if (!tokenizer_) {
-      if (options_.model.empty()) return bad_field("tokenize and detokenize need --model");
+      if (options_.model.empty()) return bad_field("tokenize, detokenize and return_ids need --model");
       tokenizer_ = SPARROW_TRY(Tokenizer::load(options_.model));
     }
     return &*tokenizer_;

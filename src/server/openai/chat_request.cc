@@ -191,9 +191,9 @@ Result<ChatPrompt> render_prompt(const ChatRequest& request, const ChatTemplate&
   input.continue_final_message = request.continue_final_message;
   ChatPrompt prompt;
   prompt.text = SPARROW_TRY(chat_template.render(input));
-  prompt.starts_in_reasoning = prompt.text.ends_with(kThinkOpen);
-  prompt.may_think =
-      prompt.starts_in_reasoning || (request.add_generation_prompt && !prompt.text.ends_with(kThinkClose));
+  prompt.starts_in_reasoning = prompt.text.ends_with_markup(kThinkOpen);
+  prompt.may_think = prompt.starts_in_reasoning ||
+                     (request.add_generation_prompt && !prompt.text.ends_with_markup(kThinkClose));
   return prompt;
 }
 

@@ -42,7 +42,7 @@ std::string tool_name(const Json& tools, size_t index);
 Result<ChatRequest> read_chat_request(const Json& body, const Defaults& defaults);
 
 struct ChatPrompt {
-  std::string text;
+  PromptText text;
   bool starts_in_reasoning = false;  // the prompt ends inside a thinking block
   bool may_think = false;            // or leaves it to the model whether there is one
 };

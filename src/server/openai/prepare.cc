@@ -23,16 +23,17 @@ void set_salt(Prepared& prepared, std::string_view tenant) {
 
 // The ids of a prompt. One that is too long costs no more than one that fits: bytes tell before ids do, and
 // who has found one id too many looks for no more.
-Result<std::vector<int32_t>> encode_prompt(std::string_view text, const ServedModel& model,
+Result<std::vector<int32_t>> encode_prompt(const PromptText& prompt, const ServedModel& model,
                                            const std::string& salt, const char* field) {
   const auto limit = static_cast<size_t>(model.defaults.max_model_tokens);
   const auto too_long = [&](const std::string& what) {
     return Error{Errc::kInvalidArgument, strf("{} and this model takes {}, the answer included", what, limit),
                  field};
   };
-  if (const size_t least = model.tokenizer.min_ids(text.size()); least > limit)
-    return too_long(strf("the prompt has {} bytes, which are at least {} tokens,", text.size(), least));
-  std::vector<int32_t> ids = SPARROW_TRY(model.encode_cache.encode(text, salt, limit));
+  const size_t bytes = prompt.text.size();
+  if (const size_t least = model.tokenizer.min_ids(bytes); least > limit)
+    return too_long(strf("the prompt has {} bytes, which are at least {} tokens,", bytes, least));
+  std::vector<int32_t> ids = SPARROW_TRY(model.encode_cache.encode(prompt, salt, limit));
   if (ids.size() > limit) return too_long(strf("the prompt has more than {} tokens", limit));
   return ids;
 }
@@ -145,7 +146,7 @@ Status prepare_completion(const Json& body, const ServedModel& model, std::strin
   for (auto& prompt : completion.prompts) {
     std::vector<int32_t> ids;
     if (auto* text = std::get_if<std::string>(&prompt)) {
-      ids = SPARROW_TRY(encode_prompt(*text, model, prepared.request.salt, "prompt"));
+      ids = SPARROW_TRY(encode_prompt(PromptText::whole(*text), model, prepared.request.salt, "prompt"));
       if (ids.empty())
         return Error{Errc::kInvalidArgument, "prompt must hold at least one token, got \"\"", "prompt"};
       if (prepared.echo) prepared.prompt_texts.push_back(std::move(*text));
@@ -167,8 +168,8 @@ Status check_fields(const Json& body, std::span<const std::string_view> known) {
 }
 
 // The text that /tokenize is about: a prompt, or messages as a chat would render them.
-Result<std::string> text_to_tokenize(const Json& body, const ServedModel& model) {
-  if (const auto prompt = body.find("prompt")) return prompt->as_string();
+Result<PromptText> text_to_tokenize(const Json& body, const ServedModel& model) {
+  if (const auto prompt = body.find("prompt")) return PromptText::whole(SPARROW_TRY(prompt->as_string()));
   if (!body.find("messages"))
     return Error{Errc::kInvalidArgument, "prompt is missing; messages would do as well", "prompt"};
   if (!model.chat_template) return Error{Errc::kUnsupported, "this model has no chat template", "messages"};
@@ -233,7 +234,7 @@ Result<std::string> tokenize(std::string_view body, const ServedModel& model, st
   if (const auto name = root.find("model")) SPARROW_TRY(check_model(SPARROW_TRY(name->as_string()), model));
   SPARROW_TRY(root.bool_or("add_special_tokens", true));  // the tokenizer adds none in either case
   const bool strings = SPARROW_TRY(root.bool_or("return_token_strs", false));
-  const std::string text = SPARROW_TRY(text_to_tokenize(root, model));
+  const PromptText text = SPARROW_TRY(text_to_tokenize(root, model));
   const std::vector<int32_t> ids = SPARROW_TRY(model.encode_cache.encode(text, tenant));
   JsonWriter json;
   json.begin_object().key("count").integer(ids.size());

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/utf8.h"
+#include "text/m3_tokens.h"
 #include "text/unicode.h"
 
 namespace sparrow {
@@ -42,6 +43,26 @@ size_t strip_right(std::string_view text, size_t end) {
 
 }  // namespace
 
+bool AddedToken::is_control() const {
+  return special || is_always_visible(content);
+}
+
+// Where control tokens may stand. Asked in the order of the text.
+class AddedTokenFinder::Permits {
+ public:
+  explicit Permits(std::optional<std::span<const TextRange>> markup) : markup_(markup) {}
+
+  bool allows(const AddedToken& token, size_t start, size_t end) {
+    if (!markup_ || !token.is_control()) return true;
+    while (next_ < markup_->size() && (*markup_)[next_].end <= start) ++next_;
+    return next_ < markup_->size() && (*markup_)[next_].start <= start && end <= (*markup_)[next_].end;
+  }
+
+ private:
+  std::optional<std::span<const TextRange>> markup_;
+  size_t next_ = 0;  // the first range that does not end before what is asked for
+};
+
 AddedTokenFinder::AddedTokenFinder(std::span<const AddedToken* const> tokens) {
   for (const AddedToken* token : tokens) {
     if (token->content.empty()) continue;
@@ -71,7 +92,7 @@ AddedTokenFinder::AddedTokenFinder(std::span<const AddedToken* const> tokens) {
   }
 }
 
-bool AddedTokenFinder::next(std::string_view text, size_t from, Match& match) const {
+bool AddedTokenFinder::next(std::string_view text, size_t from, Permits& permits, Match& match) const {
   for (size_t start = from; start < text.size(); ++start) {
     if (!starts_[static_cast<unsigned char>(text[start])]) continue;
     const AddedToken* longest = nullptr;
@@ -81,7 +102,9 @@ bool AddedTokenFinder::next(std::string_view text, size_t from, Match& match) co
       if (symbol == 0) break;
       node = children_[node * num_symbols_ + symbol];
       if (node == 0) break;
-      if (token_at_[node] >= 0) longest = tokens_[static_cast<size_t>(token_at_[node])];
+      if (token_at_[node] < 0) continue;
+      const AddedToken* token = tokens_[static_cast<size_t>(token_at_[node])];
+      if (permits.allows(*token, start, i + 1)) longest = token;
     }
     if (longest == nullptr) continue;
     match = {longest, start, start + longest->content.size()};
@@ -91,14 +114,15 @@ bool AddedTokenFinder::next(std::string_view text, size_t from, Match& match) co
 }
 
 std::vector<AddedTokenFinder::Match> AddedTokenFinder::find_all(std::string_view text, size_t from,
-                                                                Recognise recognise) const {
+                                                                const Recognition& recognition) const {
   std::vector<Match> matches;
-  if (empty() || recognise == Recognise::kNone) return matches;
+  if (empty() || recognition.which == Recognise::kNone) return matches;
+  Permits permits(recognition.markup);
   size_t taken = from;  // end of what the matches so far cover
   Match match{};
-  for (size_t at = from; next(text, at, match);) {
+  for (size_t at = from; next(text, at, permits, match);) {
     at = match.end;  // a token that is passed over is plain text, and so is what overlaps it
-    if (recognise == Recognise::kNotSpecial && match.token->special) continue;
+    if (recognition.which == Recognise::kNotSpecial && match.token->special) continue;
     if (match.token->single_word && !stands_alone(text, match.start, match.end)) continue;
     if (match.token->lstrip) match.start = strip_left(text, match.start, taken);
     if (match.token->rstrip) match.end = strip_right(text, match.end);

@@ -5,10 +5,13 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "text/prompt_text.h"
 
 namespace sparrow {
 
@@ -20,6 +23,9 @@ struct AddedToken {
   bool single_word = false;  // only where no letter or digit touches it
   bool lstrip = false;       // takes the white space before it along
   bool rstrip = false;       // takes the white space after it along
+
+  // Whether it steers the model, so that only markup may spell it. The others are words like any.
+  bool is_control() const;
 };
 
 // Which added tokens are found in a text.
@@ -27,6 +33,15 @@ enum class Recognise {
   kAll,         // as a prompt wants it
   kNotSpecial,  // special ones are plain text
   kNone,        // all of them are plain text
+};
+
+// The same, or: control tokens only where every byte of them is markup.
+struct Recognition {
+  Recognition(Recognise which = Recognise::kAll) : which(which) {}    // NOLINT: a short form
+  Recognition(std::span<const TextRange> markup) : markup(markup) {}  // NOLINT: a short form
+
+  Recognise which = Recognise::kAll;
+  std::optional<std::span<const TextRange>> markup = {};
 };
 
 class AddedTokenFinder {
@@ -44,10 +59,11 @@ class AddedTokenFinder {
   };
   // Every token of text[from..], in order and without overlap. Text before `from` has been dealt with: it
   // only counts as what stands before a token.
-  std::vector<Match> find_all(std::string_view text, size_t from, Recognise recognise) const;
+  std::vector<Match> find_all(std::string_view text, size_t from, const Recognition& recognition) const;
 
  private:
-  bool next(std::string_view text, size_t from, Match& match) const;
+  class Permits;
+  bool next(std::string_view text, size_t from, Permits& permits, Match& match) const;
 
   std::vector<const AddedToken*> tokens_;
   std::array<uint8_t, 256> symbol_{};  // of each byte; 0: in no token

@@ -24,25 +24,29 @@ size_t common_prefix(std::string_view a, std::string_view b) {
   return i;
 }
 
+size_t common_prefix(const PromptText& a, const PromptText& b) {
+  return std::min(common_prefix(std::string_view(a.text), b.text), common_markup(a.markup, b.markup));
+}
+
 }  // namespace
 
-Result<std::vector<int32_t>> EncodeCache::encode(std::string_view text, std::string_view salt,
+Result<std::vector<int32_t>> EncodeCache::encode(const PromptText& prompt, std::string_view salt,
                                                  size_t max_ids) {
-  if (text.size() < kMinBytes || !tokenizer_.checkpoint_margin())
-    return tokenizer_.encode(text, Recognise::kAll, max_ids);
+  if (prompt.text.size() < kMinBytes || !tokenizer_.checkpoint_margin())
+    return tokenizer_.encode(prompt, max_ids);
   std::vector<int32_t> ids;
-  const Start start = find(text, salt, ids);
-  if (start.num_bytes == text.size()) return ids;
+  const Start start = find(prompt, salt, ids);
+  if (start.num_bytes == prompt.text.size()) return ids;
   // The known part is valid, and it ends where a character does.
-  std::string repaired;
-  if (const std::string_view rest = text.substr(start.num_bytes); valid_utf8_prefix(rest) != rest.size()) {
-    repaired = std::string(text.substr(0, start.num_bytes)) + replace_invalid_utf8(rest);
-    text = repaired;
-  }
+  PromptText repaired;
+  const PromptText* valid = &prompt;
+  const std::string_view rest = std::string_view(prompt.text).substr(start.num_bytes);
+  if (valid_utf8_prefix(rest) != rest.size()) valid = &(repaired = with_valid_utf8(prompt));
   std::vector<EncodeCheckpoint> checkpoints;
-  SPARROW_TRY(tokenizer_.encode_from(text, start.num_bytes, Recognise::kAll, ids, &checkpoints, max_ids));
+  SPARROW_TRY(tokenizer_.encode_from(valid->text, start.num_bytes, Recognition(valid->markup), ids,
+                                     &checkpoints, max_ids));
   if (ids.size() > max_ids) return ids;  // of part of the text, perhaps: nothing to remember
-  store(text, salt, start, ids, checkpoints);
+  store(*valid, salt, start, ids, checkpoints);
   return ids;
 }
 
@@ -51,16 +55,17 @@ uint64_t EncodeCache::encoded_bytes() const {
   return encoded_bytes_;
 }
 
-EncodeCache::Start EncodeCache::find(std::string_view text, std::string_view salt,
+EncodeCache::Start EncodeCache::find(const PromptText& prompt, std::string_view salt,
                                      std::vector<int32_t>& ids) {
+  const std::string_view text = prompt.text;
   const size_t margin = *tokenizer_.checkpoint_margin();
   const std::lock_guard lock(mutex_);
   auto best = entries_.end();
   EncodeCheckpoint from{0, 0};
   for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
     if (entry->salt != salt) continue;
-    const size_t common = common_prefix(entry->text, text);
-    if (common == text.size() && common == entry->text.size()) {
+    const size_t common = common_prefix(entry->prompt, prompt);
+    if (common == text.size() && common == entry->prompt.text.size()) {
       best = entry;
       from = {common, entry->ids.size()};
       break;
@@ -80,9 +85,10 @@ EncodeCache::Start EncodeCache::find(std::string_view text, std::string_view sal
   return {from.num_bytes, best->serial};
 }
 
-void EncodeCache::store(std::string_view text, std::string_view salt, Start start,
+void EncodeCache::store(const PromptText& prompt, std::string_view salt, Start start,
                         const std::vector<int32_t>& ids,
                         const std::vector<EncodeCheckpoint>& new_checkpoints) {
+  const std::string_view text = prompt.text;
   const std::lock_guard lock(mutex_);
   encoded_bytes_ += text.size() - start.num_bytes;
   const auto known = std::find_if(entries_.begin(), entries_.end(),
@@ -90,12 +96,13 @@ void EncodeCache::store(std::string_view text, std::string_view salt, Start star
   const auto is_kept = [&](const EncodeCheckpoint& checkpoint) {
     return checkpoint.num_bytes <= start.num_bytes;
   };
-  if (known != entries_.end() && known->text.size() <= start.num_bytes + kMaxLostBytes) {
+  if (known != entries_.end() && known->prompt.text.size() <= start.num_bytes + kMaxLostBytes) {
     const auto kept = std::find_if_not(known->checkpoints.begin(), known->checkpoints.end(), is_kept);
     known->checkpoints.erase(kept, known->checkpoints.end());
     const size_t num_ids = known->checkpoints.back().num_ids;
-    known->text.resize(start.num_bytes);
-    known->text += text.substr(start.num_bytes);
+    known->prompt.text.resize(start.num_bytes);
+    known->prompt.text += text.substr(start.num_bytes);
+    known->prompt.markup = prompt.markup;
     known->ids.resize(num_ids);
     known->ids.insert(known->ids.end(), ids.begin() + static_cast<ptrdiff_t>(num_ids), ids.end());
     known->checkpoints.insert(known->checkpoints.end(), new_checkpoints.begin(), new_checkpoints.end());
@@ -103,8 +110,9 @@ void EncodeCache::store(std::string_view text, std::string_view salt, Start star
   } else {
     Entry entry{.serial = ++last_serial_, .salt = std::string(salt)};
     // Room for some turns: moving megabytes would cost more than the next turn itself.
-    entry.text.reserve(text.size() + text.size() / 4);
-    entry.text = text;
+    entry.prompt.text.reserve(text.size() + text.size() / 4);
+    entry.prompt.text = text;
+    entry.prompt.markup = prompt.markup;
     entry.ids.reserve(ids.size() + ids.size() / 4);
     entry.ids = ids;
     if (known != entries_.end())

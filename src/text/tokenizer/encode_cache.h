@@ -24,9 +24,14 @@ class EncodeCache {
   explicit EncodeCache(const Tokenizer& tokenizer, size_t budget_bytes = size_t{64} << 20)
       : tokenizer_(tokenizer), budget_bytes_(budget_bytes) {}
 
-  // Exactly what tokenizer.encode(text) gives; like it, stops soon after there are more than `max_ids`.
-  Result<std::vector<int32_t>> encode(std::string_view text, std::string_view salt = "",
+  // Exactly what tokenizer.encode(prompt) gives; like it, stops soon after there are more than `max_ids`.
+  Result<std::vector<int32_t>> encode(const PromptText& prompt, std::string_view salt = "",
                                       size_t max_ids = SIZE_MAX);
+  // The same for a text that is the caller's own throughout.
+  Result<std::vector<int32_t>> encode(std::string_view text, std::string_view salt = "",
+                                      size_t max_ids = SIZE_MAX) {
+    return encode(PromptText::whole(std::string(text)), salt, max_ids);
+  }
 
   // Bytes of text that had to be tokenised so far, for tests and statistics.
   uint64_t encoded_bytes() const;
@@ -34,13 +39,14 @@ class EncodeCache {
  private:
   struct Entry {
     uint64_t serial;  // changes whenever the entry does
-    std::string salt, text;
+    std::string salt;
+    PromptText prompt;
     std::vector<int32_t> ids;
     std::vector<EncodeCheckpoint> checkpoints;
 
     size_t bytes() const {
-      return salt.capacity() + text.capacity() + ids.capacity() * sizeof(int32_t) +
-             checkpoints.capacity() * sizeof(EncodeCheckpoint);
+      return salt.capacity() + prompt.text.capacity() + prompt.markup.capacity() * sizeof(TextRange) +
+             ids.capacity() * sizeof(int32_t) + checkpoints.capacity() * sizeof(EncodeCheckpoint);
     }
   };
   struct Start {
@@ -48,9 +54,10 @@ class EncodeCache {
     uint64_t serial = 0;   // of the entry that knew the part before; 0: none
   };
 
-  // The longest start of `text` that is known under this salt; its ids go to `ids`.
-  Start find(std::string_view text, std::string_view salt, std::vector<int32_t>& ids);
-  void store(std::string_view text, std::string_view salt, Start start, const std::vector<int32_t>& ids,
+  // The longest start of the prompt that is known under this salt; its ids go to `ids`. The same text with
+  // other markup is another prompt.
+  Start find(const PromptText& prompt, std::string_view salt, std::vector<int32_t>& ids);
+  void store(const PromptText& prompt, std::string_view salt, Start start, const std::vector<int32_t>& ids,
              const std::vector<EncodeCheckpoint>& new_checkpoints);
   void evict();
 

@@ -94,6 +94,7 @@ Tokenizer::Tokenizer(TokenizerFile file, Pretokenizer pretokenizer)
   bool plain = normal_forms_.empty();
   for (const AddedToken& token : added_) {
     tokens_[static_cast<size_t>(token.id)].special = token.special && !is_always_visible(token.content);
+    if (token.is_control()) word_id_.erase(token.content);  // text that spells it must not become it
     plain = plain && !token.single_word && !token.lstrip && !token.rstrip;
     if (!token.normalized) continue;
     AddedToken& copy = added_normalized_.emplace_back(token);
@@ -142,7 +143,15 @@ Result<std::vector<int32_t>> Tokenizer::encode(std::string_view text, Recognise 
   return ids;
 }
 
-Status Tokenizer::encode_from(std::string_view text, size_t from, Recognise recognise,
+Result<std::vector<int32_t>> Tokenizer::encode(const PromptText& prompt, size_t max_ids) const {
+  if (valid_utf8_prefix(prompt.text) != prompt.text.size()) return encode(with_valid_utf8(prompt), max_ids);
+  std::vector<int32_t> ids;
+  ids.reserve(std::min(prompt.text.size() / 3, max_ids) + 1);
+  SPARROW_TRY(encode_from(prompt.text, 0, Recognition(prompt.markup), ids, nullptr, max_ids));
+  return ids;
+}
+
+Status Tokenizer::encode_from(std::string_view text, size_t from, const Recognition& recognition,
                               std::vector<int32_t>& ids, std::vector<EncodeCheckpoint>* checkpoints,
                               size_t max_ids) const {
   CachePool::Lease cache(*caches_);
@@ -152,29 +161,46 @@ Status Tokenizer::encode_from(std::string_view text, size_t from, Recognise reco
           checkpoint_margin_ ? checkpoints : nullptr,
           text.data() + from + kCheckpointBytes,
           max_ids};
-  // Tokens that wait for normalisation are looked for in what the others leave over.
-  const auto encode_gap = [&](size_t start, size_t stop) -> Status {
-    std::string_view piece = text.substr(start, stop - start);
-    std::string changed;
-    for (const NormalForm form : normal_forms_) piece = changed = normalized(piece, form);
-    size_t done = 0;
-    for (const auto& match : after_normalizing_.find_all(piece, 0, recognise)) {
-      SPARROW_TRY(encode_words(piece.substr(done, match.start - done), run));
-      if (run.full()) return Ok{};
-      ids.push_back(match.token->id);
-      done = match.end;
-    }
-    return encode_words(piece.substr(done), run);
-  };
   size_t done = from;
-  for (const auto& match : before_normalizing_.find_all(text, from, recognise)) {
-    SPARROW_TRY(encode_gap(done, match.start));
+  for (const auto& match : before_normalizing_.find_all(text, from, recognition)) {
+    SPARROW_TRY(encode_gap(text, {done, match.start}, recognition, run));
     if (run.full()) return Ok{};
     ids.push_back(match.token->id);
     done = match.end;
     if (run.wants_checkpoint(text.data() + done)) run.mark(text.data() + done);
   }
-  return encode_gap(done, text.size());
+  return encode_gap(text, {done, text.size()}, recognition, run);
+}
+
+// What lies between the tokens found in the text as it is. Those that wait for normalisation are looked for
+// here.
+Status Tokenizer::encode_gap(std::string_view text, TextRange gap, const Recognition& recognition,
+                             Run& run) const {
+  PromptText changed;
+  std::string_view piece = text.substr(gap.start, gap.end - gap.start);
+  const auto normal = [this](std::string_view part) {
+    std::string out(part);
+    for (const NormalForm form : normal_forms_) out = normalized(out, form);
+    return out;
+  };
+  Recognition here = recognition.which;
+  if (recognition.markup) {
+    changed.markup = markup_within(*recognition.markup, gap);
+    // Each stretch on its own, so that it is known where markup begins and ends.
+    if (!normal_forms_.empty()) changed = mapped_stretches(piece, changed.markup, normal);
+    here = Recognition(changed.markup);
+  } else if (!normal_forms_.empty()) {
+    changed.text = normal(piece);
+  }
+  if (!normal_forms_.empty()) piece = changed.text;
+  size_t done = 0;
+  for (const auto& match : after_normalizing_.find_all(piece, 0, here)) {
+    SPARROW_TRY(encode_words(piece.substr(done, match.start - done), run));
+    if (run.full()) return Ok{};
+    run.ids.push_back(match.token->id);
+    done = match.end;
+  }
+  return encode_words(piece.substr(done), run);
 }
 
 Status Tokenizer::encode_words(std::string_view piece, Run& run) const {

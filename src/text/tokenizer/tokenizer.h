@@ -51,11 +51,14 @@ class Tokenizer {
   // may take.
   Result<std::vector<int32_t>> encode(std::string_view text, Recognise recognise = Recognise::kAll,
                                       size_t max_ids = SIZE_MAX) const;
+  // The same, with control tokens in the markup only.
+  Result<std::vector<int32_t>> encode(const PromptText& prompt, size_t max_ids = SIZE_MAX) const;
 
   // Appends the ids of text[from..] for valid UTF-8, where `from` is 0 or a checkpoint. Adds checkpoints if
   // asked to.
-  Status encode_from(std::string_view text, size_t from, Recognise recognise, std::vector<int32_t>& ids,
-                     std::vector<EncodeCheckpoint>* checkpoints, size_t max_ids = SIZE_MAX) const;
+  Status encode_from(std::string_view text, size_t from, const Recognition& recognition,
+                     std::vector<int32_t>& ids, std::vector<EncodeCheckpoint>* checkpoints,
+                     size_t max_ids = SIZE_MAX) const;
   // A text of so many bytes has no fewer ids than this: no id stands for more bytes than the longest token.
   size_t min_ids(size_t text_bytes) const;
   // nullopt: this tokenizer has no checkpoints.
@@ -85,6 +88,7 @@ class Tokenizer {
   };
 
   Tokenizer(TokenizerFile file, Pretokenizer pretokenizer);
+  Status encode_gap(std::string_view text, TextRange gap, const Recognition& recognition, Run& run) const;
   Status encode_words(std::string_view piece, Run& run) const;
   void encode_word(std::string_view word, const WordCache::Key& key, Run& run) const;
   bool is_settled(const char* word_end, const char* piece_end) const;

@@ -40,7 +40,7 @@ Result<std::string> render(const Json& test) {
   input.kwargs = test.find("kwargs");
   input.add_generation_prompt = SPARROW_TRY(test.bool_or("add_generation_prompt", true));
   input.now = recorded_time();
-  return parsed.render(input);
+  return SPARROW_TRY(parsed.render(input)).text;
 }
 
 TEST(JinjaGolden, EveryRenderingEqualsTheOneOfPythonsJinja2) {

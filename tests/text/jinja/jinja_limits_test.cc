@@ -14,9 +14,9 @@ namespace {
 using ::testing::HasSubstr;
 
 Result<std::string> render(std::string_view source, Limits limits = {}) {
-  const Body body = SPARROW_TRY(parse_template(source));
+  const Template parsed = SPARROW_TRY(parse_template(source));
   Heap heap(limits);
-  return Interpreter(heap, std::tm{}).render(body);
+  return SPARROW_TRY(Interpreter(heap, std::tm{}).render(parsed)).text;
 }
 
 std::string error_of(std::string_view source, Limits limits = {}) {

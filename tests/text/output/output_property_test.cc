@@ -245,7 +245,7 @@ TEST(OutputProperty, WhatTheChatTemplateRendersIsParsedBack) {
     ASSERT_TRUE(messages.ok()) << messages.error().message;
     const auto prompt = chat_template->render({.messages = messages->root(), .add_generation_prompt = false});
     ASSERT_TRUE(prompt.ok()) << prompt.error().message;
-    const std::string& whole = prompt.value();
+    const std::string& whole = prompt->text;
     const size_t begin = whole.rfind(start) + start.size();
     const std::string rendered = whole.substr(begin, whole.rfind(end) - begin);
     ASSERT_EQ(rendered, answer.text) << "seed " << seed;

@@ -22,7 +22,8 @@ Result<Value> mapped(Context& context, const Value& v, const Args& args) {
   SPARROW_TRY(args.bind("filter", {}));
   const std::string_view text = SPARROW_TRY(str_view(context.heap, v));
   SPARROW_TRY(context.heap.spend(static_cast<int64_t>(text.size() / 8)));
-  return context.heap.string(kMap(text));
+  // Which of its bytes came from where is lost.
+  return context.heap.string(kMap(text), context.heap.is_markup(text) ? kMarkup : kData);
 }
 
 Result<Value> absolute(Context&, const Value& v, const Args&) {
@@ -188,7 +189,7 @@ Result<Value> indent(Context& context, const Value& v, const Args& args) {
   const Value text = SPARROW_TRY(context.heap.joined(SPARROW_TRY(str_view(context.heap, v)), "\n"));
   const Value lines = SPARROW_TRY(call_string_method(context, text, "splitlines", {}));
   SPARROW_TRY(context.heap.spend_text(text.size + size_t{margin.size} * lines.list->size));
-  std::string out;
+  TextBuilder out(context.heap);
   for (uint32_t i = 0; i < lines.list->size; ++i) {
     const std::string_view line = lines.list->items[i].view();
     if (i > 0) out += '\n';
@@ -260,7 +261,7 @@ Result<JsonStyle> json_style(Context& context, const Args& args) {
 
 Result<Value> to_json(Context& context, const Value& v, const Args& args) {
   const JsonStyle style = SPARROW_TRY(json_style(context, args));
-  std::string out;
+  TextBuilder out(context.heap);
   SPARROW_TRY(append_json(context.heap, v, style, out));
   return context.heap.string(out);
 }

@@ -75,15 +75,17 @@ bool is_negative(const Value& v) {
   return v.is(Kind::kBigInt) ? v.view()[0] == '-' : v.as_integer() < 0;
 }
 
-std::string aligned(const std::string& sign, const std::string& body, const FieldSpec& spec, char align) {
+void append_aligned(std::string_view sign, std::string_view body, const FieldSpec& spec, char align,
+                    TextBuilder& out) {
   const size_t size = num_chars(sign) + num_chars(body);
   const auto width = static_cast<size_t>(spec.width);
   const size_t missing = width > size ? width - size : 0;
   const size_t left = align == '<' ? 0 : align == '^' ? missing / 2 : missing;
-  std::string before, after;
-  for (size_t i = 0; i < left; ++i) before += spec.fill;
-  for (size_t i = left; i < missing; ++i) after += spec.fill;
-  return align == '=' ? sign + before + body : before + sign + body + after;
+  if (align == '=') out += sign;
+  for (size_t i = 0; i < left; ++i) out += spec.fill;
+  if (align != '=') out += sign;
+  out += body;
+  for (size_t i = left; i < missing; ++i) out += spec.fill;
 }
 
 // "[[fill]align][sign][#][0][width][,][.precision][type]".
@@ -177,7 +179,7 @@ class FieldValues {
   bool any_numbered_ = false;
 };
 
-Status append_field(Context& context, FieldValues& values, std::string_view field, std::string& out) {
+Status append_field(Context& context, FieldValues& values, std::string_view field, TextBuilder& out) {
   const size_t colon = std::min(field.size(), field.find(':'));
   std::string_view name = field.substr(0, colon);
   const size_t bang = name.find('!');
@@ -186,18 +188,18 @@ Status append_field(Context& context, FieldValues& values, std::string_view fiel
   if (!conversion.empty()) {
     if (conversion != "s" && conversion != "r")
       return template_error("Unknown conversion specifier in format");
-    std::string text;
+    TextBuilder text(context.heap);
     SPARROW_TRY(conversion == "r" ? append_repr(context.heap, v, text) : append_str(context.heap, v, text));
     v = SPARROW_TRY(context.heap.string(text));
   }
   const FieldSpec spec = SPARROW_TRY(parse_spec(field.substr(std::min(field.size(), colon + 1))));
-  out += SPARROW_TRY(formatted_field(context.heap, v, spec));
+  SPARROW_TRY(append_formatted(context.heap, v, spec, out));
   return context.heap.spend_text(out.size());
 }
 
 }  // namespace
 
-Result<std::string> formatted_field(Heap& heap, const Value& v, const FieldSpec& spec) {
+Status append_formatted(Heap& heap, const Value& v, const FieldSpec& spec, TextBuilder& out) {
   if (spec.width > kMaxWidth || spec.precision > kMaxWidth)
     return template_error("a width in a format is too large");
   const bool wants_float =
@@ -209,25 +211,28 @@ Result<std::string> formatted_field(Heap& heap, const Value& v, const FieldSpec&
         as_float ? SPARROW_TRY(float_digits(v.as_double(), spec)) : SPARROW_TRY(integer_digits(v, spec));
     if (spec.comma) digits = with_commas(std::move(digits));
     const std::string sign = is_negative(v) ? "-" : spec.sign == '-' ? "" : std::string(1, spec.sign);
-    return aligned(sign, digits, spec, spec.align == 0 ? '>' : spec.align);
+    append_aligned(sign, digits, spec, spec.align == 0 ? '>' : spec.align, out);
+    return Ok{};
   }
   if (spec.type != 0 && spec.type != 's')
     return template_error(strf("Unknown format code '{}' for object of type '{}'", spec.type, type_name(v)));
   std::string_view text = SPARROW_TRY(str_view(heap, v));
   if (spec.precision >= 0) text = text.substr(0, char_offset(text, static_cast<size_t>(spec.precision)));
-  return aligned("", std::string(text), spec, spec.align == 0 || spec.align == '=' ? '<' : spec.align);
+  append_aligned("", text, spec, spec.align == 0 || spec.align == '=' ? '<' : spec.align, out);
+  return Ok{};
 }
 
 Result<Value> brace_format(Context& context, std::string_view format, const Args& args) {
   FieldValues values(context, args);
-  std::string out;
+  TextBuilder out(context.heap);
   for (size_t i = 0; i < format.size();) {
     const char c = format[i];
     if (c != '{' && c != '}') {
-      out += c;
-      ++i;
+      const size_t end = std::min(format.size(), format.find_first_of("{}", i));
+      out += format.substr(i, end - i);
+      i = end;
     } else if (i + 1 < format.size() && format[i + 1] == c) {
-      out += c;
+      out += format.substr(i, 1);
       i += 2;
     } else if (c == '}') {
       return template_error("Single '}' encountered in format string");
@@ -248,12 +253,14 @@ namespace {
 class PercentFormat {
  public:
   PercentFormat(Heap& heap, std::string_view format, const Value& values)
-      : heap_(heap), format_(format), values_(values) {}
+      : heap_(heap), format_(format), values_(values), out_(heap) {}
 
   Result<Value> run() {
     while (at_ < format_.size()) {
       if (format_[at_] != '%') {
-        out_ += format_[at_++];
+        const size_t end = std::min(format_.size(), format_.find('%', at_));
+        out_ += format_.substr(at_, end - at_);
+        at_ = end;
         continue;
       }
       ++at_;
@@ -326,7 +333,7 @@ class PercentFormat {
     }
     Value v = named ? *named : SPARROW_TRY(take());
     if (spec.type == 'r') {
-      std::string text;
+      TextBuilder text(heap_);
       SPARROW_TRY(append_repr(heap_, v, text));
       v = SPARROW_TRY(heap_.string(text));
       spec.type = 's';
@@ -338,8 +345,7 @@ class PercentFormat {
       v = SPARROW_TRY(checked_number(v, spec));
     }
     if (spec.align == '=') spec.fill = "0";
-    out_ += SPARROW_TRY(formatted_field(heap_, v, spec));
-    return Ok{};
+    return append_formatted(heap_, v, spec, out_);
   }
 
   static Result<Value> checked_number(const Value& v, FieldSpec& spec) {
@@ -360,7 +366,7 @@ class PercentFormat {
   size_t at_ = 0;
   size_t next_ = 0;     // of a tuple's items
   bool named_ = false;  // a field took its value by name
-  std::string out_;
+  TextBuilder out_;
 };
 
 }  // namespace

@@ -17,7 +17,7 @@ struct FieldSpec {
   char type = 0;
 };
 
-Result<std::string> formatted_field(Heap& heap, const Value& v, const FieldSpec& spec);
+Status append_formatted(Heap& heap, const Value& v, const FieldSpec& spec, TextBuilder& out);
 
 Result<Value> brace_format(Context& context, std::string_view format, const Args& args);
 

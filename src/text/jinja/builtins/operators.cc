@@ -93,8 +93,7 @@ Result<Value> repeated(Context& context, const Value& v, int64_t count) {
   if (size != 0 && n > limit / size)
     return template_error(strf("a sequence repeated {} times is too long", n));
   if (v.is_string()) {
-    std::string text;
-    text.reserve(size * n);
+    TextBuilder text(context.heap);
     for (size_t i = 0; i < n && size > 0; ++i) text += v.view();
     return context.heap.string(text);
   }
@@ -155,7 +154,7 @@ Result<Value> slice_string(Context& context, const Value& v, const Value& start,
     return text_value(rest.substr(0, char_offset(rest, static_cast<size_t>(count))));
   }
   const std::span<const Value> chars = SPARROW_TRY(iterate(context.heap, v));
-  std::string out;
+  TextBuilder out(context.heap);
   for (int64_t i = 0; i < count; ++i)
     out += chars[static_cast<size_t>(bounds.start + i * bounds.step)].view();
   return context.heap.string(out);

@@ -22,7 +22,8 @@ template <std::string (*kMap)(std::string_view)>
 Result<Value> mapped(Context& context, const Value& self, const Args& args) {
   SPARROW_TRY(args.bind("method", {}));
   SPARROW_TRY(context.heap.spend(self.size / 8));
-  return context.heap.string(kMap(self.view()));
+  // Which of its bytes came from where is lost.
+  return context.heap.string(kMap(self.view()), context.heap.is_markup(self.view()) ? kMarkup : kData);
 }
 
 template <bool (*kClass)(char32_t)>
@@ -93,7 +94,7 @@ Result<Value> padded(Context& context, const Value& self, const Args& args) {
   SPARROW_TRY(context.heap.spend_text(self.size + missing * fill.size()));
   size_t left = kSide == Side::kLeft ? 0 : missing;
   if (kSide == Side::kBoth) left = missing / 2 + (missing & static_cast<size_t>(width) & 1);
-  std::string out;
+  TextBuilder out(context.heap);
   for (size_t i = 0; i < left; ++i) out += fill;
   out += self.view();
   for (size_t i = left; i < missing; ++i) out += fill;
@@ -255,13 +256,13 @@ Result<Value> expand_tabs(Context& context, const Value& self, const Args& args)
   const int64_t size = bound[0] ? SPARROW_TRY(integer_argument(*bound[0], "tabsize")) : 8;
   if (size > 1000) return template_error("a tabsize above 1000 is not supported");
   SPARROW_TRY(context.heap.spend_text(self.size * static_cast<size_t>(std::max<int64_t>(size, 1))));
-  std::string out;
+  TextBuilder out(context.heap);
   int64_t column = 0;
   for (std::string_view rest = self.view(); !rest.empty(); rest.remove_prefix(char_bytes(rest))) {
     const std::string_view c = rest.substr(0, char_bytes(rest));
     if (c == "\t") {
       const int64_t blanks = size > 0 ? size - column % size : 0;
-      out.append(static_cast<size_t>(blanks), ' ');
+      for (int64_t i = 0; i < blanks; ++i) out += ' ';
       column += blanks;
     } else {
       out += c;
@@ -331,7 +332,7 @@ Result<Value> call_string_method(Context& context, const Value& object, std::str
 Result<Value> replaced(Context& context, std::string_view text, std::string_view from, std::string_view to,
                        int64_t count) {
   SPARROW_TRY(context.heap.spend(static_cast<int64_t>(text.size() / 16)));
-  std::string out;
+  TextBuilder out(context.heap);
   const auto check = [&] {
     return context.heap.spend_text(out.size() > context.heap.limits().max_output ? out.size() : to.size());
   };
@@ -356,7 +357,7 @@ Result<Value> replaced(Context& context, std::string_view text, std::string_view
 }
 
 Result<Value> joined_items(Context& context, std::span<const Value> items, std::string_view separator) {
-  std::string out;
+  TextBuilder out(context.heap);
   for (size_t i = 0; i < items.size(); ++i) {
     if (i > 0) {
       SPARROW_TRY(context.heap.spend_text(out.size() + separator.size() > context.heap.limits().max_output

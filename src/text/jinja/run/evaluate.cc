@@ -215,8 +215,8 @@ Result<Value> Interpreter::call_macro(const MacroNode& macro, const Args& args) 
   const NewScope inside(*this, scope);
   SPARROW_TRY(bind_parameters(macro, args, *scope));
   const int line = line_;
-  std::string text;
-  std::string* const before = std::exchange(out_, &text);
+  TextBuilder text(heap_);
+  TextBuilder* const before = std::exchange(out_, &text);
   const Result<Flow> done = run(macro.stmt->bodies[0]);
   out_ = before;
   if (!done.ok()) return Error(done.error());
@@ -281,8 +281,8 @@ Result<Value> Interpreter::call_loop(LoopNode& loop, const Args& args) {
   const Deeper deeper(*this);
   SPARROW_TRY(deeper.check());
   const NewScope inside(*this, loop.scope);
-  std::string text;
-  std::string* const out = std::exchange(out_, &text);
+  TextBuilder text(heap_);
+  TextBuilder* const out = std::exchange(out_, &text);
   const Result<Flow> done = execute_for(*loop.stmt, args.positional[0], loop.depth + 1);
   out_ = out;
   if (!done.ok()) return Error(done.error());

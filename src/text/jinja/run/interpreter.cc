@@ -2,11 +2,29 @@
 // Statements.
 #include "text/jinja/run/interpreter.h"
 
+#include <algorithm>
+
 #include "base/strf.h"
 #include "text/jinja/value/compare.h"
 #include "text/jinja/value/format.h"
 
 namespace sparrow::jinja {
+
+namespace {
+
+PromptText prompt_of(TextBuilder out) {
+  PromptText prompt;
+  const std::string_view origins = out.origins();
+  for (size_t end = 0; end < origins.size();) {
+    const size_t start = std::min(origins.size(), origins.find(kMarkup, end));
+    end = std::min(origins.size(), origins.find(kData, start));
+    if (start < end) prompt.markup.push_back({start, end});
+  }
+  prompt.text = out.take_text();
+  return prompt;
+}
+
+}  // namespace
 
 Status Interpreter::Deeper::check() const {
   if (self_.depth_ <= self_.heap_.limits().max_depth) return self_.heap_.spend(1);
@@ -17,19 +35,23 @@ Status Interpreter::define(std::string_view name, const Value& value) {
   return heap_.bind(globals_.names, name, value);
 }
 
-Result<std::string> Interpreter::render(const Body& body) {
-  std::string out;
+Result<PromptText> Interpreter::render(const Template& parsed) {
+  heap_.set_literals({parsed.literals.data(), parsed.literals.size()});
+  TextBuilder out(heap_);
   out_ = &out;
   // What the template sets at its top level must not be lost to a macro, so it joins the inputs.
-  const Result<Flow> done = run(body);
+  const Result<Flow> done = run(parsed.body);
   out_ = nullptr;
-  if (done.ok()) return out;
+  if (done.ok()) return prompt_of(std::move(out));
   return Error{done.error().code, strf("chat template, line {}: {}", line_, done.error().message)};
 }
 
+Status Interpreter::spend_output(size_t bytes) {
+  return heap_.spend_text(out_->size() + bytes > heap_.limits().max_output ? out_->size() + bytes : bytes);
+}
+
 Status Interpreter::append(std::string_view text) {
-  SPARROW_TRY(heap_.spend_text(
-      out_->size() + text.size() > heap_.limits().max_output ? out_->size() + text.size() : text.size()));
+  SPARROW_TRY(spend_output(text.size()));
   *out_ += text;
   return Ok{};
 }
@@ -48,7 +70,8 @@ Result<Interpreter::Flow> Interpreter::execute(const Stmt& stmt) {
   SPARROW_TRY(deeper.check());
   switch (stmt.kind) {
     case StmtKind::kText:
-      SPARROW_TRY(append(stmt.text));
+      SPARROW_TRY(spend_output(stmt.text.size()));
+      out_->append(stmt.text, kMarkup);
       return Flow::kNext;
     case StmtKind::kOutput:
       SPARROW_TRY(execute_output(stmt));
@@ -151,8 +174,8 @@ Result<Value> Interpreter::captured(const Body& body) {
   Scope* scope = SPARROW_TRY(heap_.make<Scope>());
   scope->parent = scope_;
   const NewScope inside(*this, scope);
-  std::string text;
-  std::string* const before = std::exchange(out_, &text);
+  TextBuilder text(heap_);
+  TextBuilder* const before = std::exchange(out_, &text);
   const Result<Flow> done = run(body);
   out_ = before;
   if (!done.ok()) return Error(done.error());

@@ -10,6 +10,8 @@
 #include "text/jinja/run/macro.h"
 #include "text/jinja/syntax/ast.h"
 #include "text/jinja/value/heap.h"
+#include "text/jinja/value/text_builder.h"
+#include "text/prompt_text.h"
 
 namespace sparrow::jinja {
 
@@ -20,7 +22,7 @@ class Interpreter {
 
   Status define(std::string_view name, const Value& value);
   // Errors name the line: "chat template, line 3: 'user' is undefined".
-  Result<std::string> render(const Body& body);
+  Result<PromptText> render(const Template& parsed);
 
  private:
   enum class Flow { kNext, kBreak, kContinue };
@@ -41,6 +43,7 @@ class Interpreter {
   Status execute_filter_block(const Stmt& stmt);
   Result<Flow> execute_with(const Stmt& stmt);
   Status append(std::string_view text);
+  Status spend_output(size_t bytes);
   // What the body prints, in a scope of its own.
   Result<Value> captured(const Body& body);
   Status assign(const Expr& target, const Value& value);
@@ -72,7 +75,7 @@ class Interpreter {
   Context context_;
   Scope globals_;
   Scope* scope_ = &globals_;
-  std::string* out_ = nullptr;
+  TextBuilder* out_ = nullptr;
   int depth_ = 0;
   int line_ = 1;
 };

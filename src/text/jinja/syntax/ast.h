@@ -49,8 +49,7 @@ struct Expr {
   int line;
   int depth = 1;  // levels of expressions below, itself included
   std::string name, attribute;
-  std::string text;  // bytes of a constant string
-  Value constant;
+  Value constant;  // its text lies in the template's literals
   std::vector<ExprPtr> kids;
   std::vector<std::string> ops;
   CallArgs args;
@@ -91,6 +90,12 @@ struct Stmt {
   bool recursive = false;
   // Which of jinja2's implicit parameters the body of a macro mentions.
   bool uses_varargs = false, uses_kwargs = false, uses_caller = false;
+};
+
+struct Template {
+  Body body;
+  // The text of all constants, in one piece: an address tells what the template wrote itself.
+  std::vector<char> literals;
 };
 
 }  // namespace sparrow::jinja

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <limits>
 
+#include "base/check.h"
 #include "base/strf.h"
 #include "text/jinja/syntax/parser.h"
 #include "text/jinja/syntax/parser_nodes.h"
@@ -17,16 +18,12 @@ ExprPtr make_constant(int line, const Value& value) {
   return expr;
 }
 
-void set_text(Expr& expr, std::string text, Kind kind) {
-  expr.text = std::move(text);
-  expr.constant = text_value(expr.text, kind);
-}
-
 bool all_zero(std::string_view digits) {
   return digits.find_first_not_of('0') == std::string_view::npos;
 }
 
-// Digits in base 2, 8, 10 or 16. One too large for 64 bits keeps its digits if they are decimal.
+// Digits in base 2, 8, 10 or 16. One too large for 64 bits keeps its digits, those of the token, if they are
+// decimal.
 Result<ExprPtr> integer_constant(const Token& token) {
   std::string_view digits = token.text;
   int base = 10;
@@ -39,9 +36,7 @@ Result<ExprPtr> integer_constant(const Token& token) {
   if (parsed.ec == std::errc() || all_zero(digits)) return make_constant(token.line, int_value(value));
   if (base != 10 || digits.size() > 4300)
     return syntax_error(token.line, strf("the integer {} is too large", token.described()));
-  ExprPtr expr = make_expr(ExprKind::kConst, token.line);
-  set_text(*expr, std::string(digits), Kind::kBigInt);
-  return expr;
+  return make_constant(token.line, text_value(digits, Kind::kBigInt));
 }
 
 ExprPtr float_constant(const Token& token) {
@@ -57,6 +52,14 @@ ExprPtr float_constant(const Token& token) {
 }
 
 }  // namespace
+
+Value Parser::literal(std::string_view text, Kind kind) {
+  if (text.empty()) return text_value("", kind);
+  const size_t start = literals_.size();
+  SPARROW_CHECK(text.size() <= literals_.capacity() - start);
+  literals_.insert(literals_.end(), text.begin(), text.end());
+  return text_value({literals_.data() + start, text.size()}, kind);
+}
 
 Result<ExprPtr> Parser::primary(bool with_namespace) {
   const int line = now().line;
@@ -77,11 +80,14 @@ Result<ExprPtr> Parser::primary(bool with_namespace) {
   if (now().kind == TokenKind::kString) {
     std::string text;
     while (now().kind == TokenKind::kString) text += take().text;
-    ExprPtr expr = make_expr(ExprKind::kConst, line);
-    set_text(*expr, std::move(text), Kind::kString);
+    return make_constant(line, literal(text, Kind::kString));
+  }
+  if (now().kind == TokenKind::kInteger) {
+    const Token token = take();
+    ExprPtr expr = SPARROW_TRY(integer_constant(token));
+    if (expr->constant.is(Kind::kBigInt)) expr->constant = literal(expr->constant.view(), Kind::kBigInt);
     return expr;
   }
-  if (now().kind == TokenKind::kInteger) return integer_constant(take());
   if (now().kind == TokenKind::kFloat) return float_constant(take());
   if (skip_operator("(")) {
     ExprPtr expr = SPARROW_TRY(tuple_or_expression(Condition::kAllowed, /*in_parentheses=*/true, ""));

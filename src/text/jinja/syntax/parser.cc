@@ -10,7 +10,7 @@
 
 namespace sparrow::jinja {
 
-Result<Body> parse_template(std::string_view source) {
+Result<Template> parse_template(std::string_view source) {
   const size_t bad = valid_utf8_prefix(source);
   if (bad < source.size()) {
     const std::string_view before = source.substr(0, bad);
@@ -57,9 +57,15 @@ Result<std::string> Parser::take_name() {
   return take().text;
 }
 
-Result<Body> Parser::run() {
+Parser::Parser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {
+  size_t bytes = 0;
+  for (const Token& token : tokens_) bytes += token.text.size();
+  literals_.reserve(bytes);
+}
+
+Result<Template> Parser::run() {
   Body body = SPARROW_TRY(statements({}));
-  return body;
+  return Template{std::move(body), std::move(literals_)};
 }
 
 Result<Body> Parser::statements(const Names& ends) {

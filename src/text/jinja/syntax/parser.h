@@ -12,13 +12,13 @@
 
 namespace sparrow::jinja {
 
-Result<Body> parse_template(std::string_view source);
+Result<Template> parse_template(std::string_view source);
 
 class Parser {
  public:
-  explicit Parser(std::vector<Token> tokens) : tokens_(std::move(tokens)) {}
+  explicit Parser(std::vector<Token> tokens);
 
-  Result<Body> run();
+  Result<Template> run();
 
  private:
   struct Nesting;
@@ -81,8 +81,10 @@ class Parser {
   Result<ExprPtr> filter_chain(ExprPtr base, bool starts_inline);
   Result<ExprPtr> test(ExprPtr base);
   Result<ExprPtr> finished(ExprPtr expr) const;
+  Value literal(std::string_view text, Kind kind);
 
   std::vector<Token> tokens_;
+  std::vector<char> literals_;  // never moves: it has room for all from the start
   size_t at_ = 0;
   int depth_ = 0;
   int loops_ = 0;                // that break and continue may act on

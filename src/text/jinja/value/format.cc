@@ -16,47 +16,51 @@ namespace sparrow::jinja {
 
 namespace {
 
-Status check_size(const Heap& heap, const std::string& out) {
+Status check_size(const Heap& heap, const TextBuilder& out) {
   if (out.size() <= heap.limits().max_output) return Ok{};
   return template_error(strf("a text has more than {} bytes", heap.limits().max_output));
 }
 
-void append_hex_escape(std::string& out, char32_t c) {
+void append_hex_escape(TextBuilder& out, char32_t c) {
   const auto code = static_cast<unsigned>(c);
   out += c < 0x100     ? strf("\\x{:02x}", code)
          : c < 0x10000 ? strf("\\u{:04x}", code)
                        : strf("\\U{:08x}", code);
 }
 
-void append_string_repr(std::string_view text, std::string& out) {
+void append_string_repr(std::string_view text, TextBuilder& out) {
   const bool has_single = text.find('\'') != std::string_view::npos;
   const bool has_double = text.find('"') != std::string_view::npos;
   const char quote = has_single && !has_double ? '"' : '\'';
   out += quote;
+  size_t done = 0;  // what needs no escape is copied in one go
   for (size_t at = 0; at < text.size();) {
     const std::string_view rest = text.substr(at);
-    const size_t bytes = char_bytes(rest);
+    const size_t start = at;
     const char32_t c = first_char(rest);
-    at += bytes;
+    at += char_bytes(rest);
+    const bool escaped = c == '\\' || c == static_cast<char32_t>(quote);
+    if (!escaped && is_printable(c)) continue;
+    out += text.substr(done, start - done);
+    done = at;
     if (c == '\n') {
       out += "\\n";
     } else if (c == '\r') {
       out += "\\r";
     } else if (c == '\t') {
       out += "\\t";
-    } else if (c == '\\' || c == static_cast<char32_t>(quote)) {
+    } else if (escaped) {
       out += '\\';
       out += static_cast<char>(c);
-    } else if (is_printable(c)) {
-      out += rest.substr(0, bytes);
     } else {
       append_hex_escape(out, c);
     }
   }
+  out += text.substr(done);
   out += quote;
 }
 
-Status append_items(Heap& heap, std::span<const Value> items, std::string& out) {
+Status append_items(Heap& heap, std::span<const Value> items, TextBuilder& out) {
   for (size_t i = 0; i < items.size(); ++i) {
     if (i > 0) out += ", ";
     SPARROW_TRY(append_repr(heap, items[i], out));
@@ -64,7 +68,7 @@ Status append_items(Heap& heap, std::span<const Value> items, std::string& out) 
   return Ok{};
 }
 
-Status append_entries(Heap& heap, std::span<const Entry> entries, std::string& out) {
+Status append_entries(Heap& heap, std::span<const Entry> entries, TextBuilder& out) {
   out += '{';
   for (size_t i = 0; i < entries.size(); ++i) {
     if (i > 0) out += ", ";
@@ -76,7 +80,7 @@ Status append_entries(Heap& heap, std::span<const Entry> entries, std::string& o
   return Ok{};
 }
 
-Status append_list_repr(Heap& heap, const ListNode& list, std::string& out) {
+Status append_list_repr(Heap& heap, const ListNode& list, TextBuilder& out) {
   switch (list.style) {
     case ListStyle::kRange: {
       const int64_t first = list.size > 0 ? list.items[0].integer : 0;
@@ -137,7 +141,7 @@ std::string float_repr(double d) {
   return sign + digits.substr(0, whole) + "." + digits.substr(whole);
 }
 
-Status append_str(Heap& heap, const Value& v, std::string& out) {
+Status append_str(Heap& heap, const Value& v, TextBuilder& out) {
   if (v.is_undefined()) return Ok{};
   if (!v.is_string()) return append_repr(heap, v, out);
   SPARROW_TRY(heap.spend_text(v.size));
@@ -145,7 +149,7 @@ Status append_str(Heap& heap, const Value& v, std::string& out) {
   return check_size(heap, out);
 }
 
-Status append_repr(Heap& heap, const Value& v, std::string& out) {
+Status append_repr(Heap& heap, const Value& v, TextBuilder& out) {
   SPARROW_TRY(heap.spend(1));
   SPARROW_TRY(check_size(heap, out));
   switch (v.kind) {
@@ -190,7 +194,7 @@ Status append_repr(Heap& heap, const Value& v, std::string& out) {
 Result<Value> str_value(Heap& heap, const Value& v) {
   if (v.is_string()) return v;
   if (v.is_undefined()) return text_value("");
-  std::string text;
+  TextBuilder text(heap);
   SPARROW_TRY(append_str(heap, v, text));
   return heap.string(text);
 }
@@ -201,7 +205,7 @@ Result<std::string_view> str_view(Heap& heap, const Value& v) {
 
 namespace {
 
-void append_unicode_escape(std::string& out, char32_t c) {
+void append_unicode_escape(TextBuilder& out, char32_t c) {
   if (c >= 0x10000) {
     append_unicode_escape(out, 0xd800 + ((c - 0x10000) >> 10));
     append_unicode_escape(out, 0xdc00 + ((c - 0x10000) & 0x3ff));
@@ -210,30 +214,37 @@ void append_unicode_escape(std::string& out, char32_t c) {
   }
 }
 
-void append_json_string(std::string_view text, bool ensure_ascii, std::string& out) {
+void append_json_string(std::string_view text, bool ensure_ascii, TextBuilder& out) {
   static constexpr std::string_view kEscaped = "\"\\\n\r\t\f\b";
   static constexpr std::string_view kLetters = "\"\\nrtfb";
   out += '"';
+  size_t done = 0;  // what needs no escape is copied in one go
   for (size_t at = 0; at < text.size();) {
     const auto byte = static_cast<unsigned char>(text[at]);
-    if (const size_t k = kEscaped.find(text[at]); k != std::string_view::npos) {
+    const size_t k = kEscaped.find(text[at]);
+    const bool by_number = byte < 0x20 || (ensure_ascii && byte >= 0x7f);
+    if (k == std::string_view::npos && !by_number) {
+      ++at;
+      continue;
+    }
+    out += text.substr(done, at - done);
+    if (k != std::string_view::npos) {
       out += '\\';
       out += kLetters[k];
-    } else if (byte < 0x20 || (ensure_ascii && byte >= 0x7f)) {
+      ++at;
+    } else {
       append_unicode_escape(out, first_char(text.substr(at)));
       at += char_bytes(text.substr(at));
-      continue;
-    } else {
-      out += text[at];
     }
-    ++at;
+    done = at;
   }
+  out += text.substr(done);
   out += '"';
 }
 
 class JsonPrinter {
  public:
-  JsonPrinter(Heap& heap, const JsonStyle& style, std::string& out) : heap_(heap), style_(style), out_(out) {}
+  JsonPrinter(Heap& heap, const JsonStyle& style, TextBuilder& out) : heap_(heap), style_(style), out_(out) {}
 
   Status value(const Value& v, int level) {
     SPARROW_TRY(heap_.spend(1));
@@ -301,7 +312,11 @@ class JsonPrinter {
       const Value& key = entries[i].key;
       if (!key.is_string() && !key.is_none() && !key.is_number())
         return template_error(strf("keys must be str, int, float, bool or None, not {}", type_name(key)));
-      append_json_string(key.is_string() ? std::string(key.view()) : scalar(key), style_.ensure_ascii, out_);
+      if (key.is_string()) {
+        append_json_string(key.view(), style_.ensure_ascii, out_);
+      } else {
+        append_json_string(scalar(key), style_.ensure_ascii, out_);
+      }
       out_ += style_.key_separator;
       SPARROW_TRY(value(entries[i].value, level + 1));
     }
@@ -322,12 +337,12 @@ class JsonPrinter {
 
   Heap& heap_;
   const JsonStyle& style_;
-  std::string& out_;
+  TextBuilder& out_;
 };
 
 }  // namespace
 
-Status append_json(Heap& heap, const Value& v, const JsonStyle& style, std::string& out) {
+Status append_json(Heap& heap, const Value& v, const JsonStyle& style, TextBuilder& out) {
   return JsonPrinter(heap, style, out).value(v, 0);
 }
 

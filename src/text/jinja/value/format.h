@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "text/jinja/value/heap.h"
+#include "text/jinja/value/text_builder.h"
 
 namespace sparrow::jinja {
 
@@ -13,8 +13,8 @@ namespace sparrow::jinja {
 std::string float_repr(double d);
 
 // Appends str(v), as {{ v }} prints it: an undefined value is empty.
-Status append_str(Heap& heap, const Value& v, std::string& out);
-Status append_repr(Heap& heap, const Value& v, std::string& out);
+Status append_str(Heap& heap, const Value& v, TextBuilder& out);
+Status append_repr(Heap& heap, const Value& v, TextBuilder& out);
 // str(v) as a value; a string is itself.
 Result<Value> str_value(Heap& heap, const Value& v);
 // str(v), borrowed from the value or the heap.
@@ -26,7 +26,7 @@ struct JsonStyle {
   std::optional<std::string> indent = {};  // one level of it; without: all on one line
   std::string item_separator = ", ", key_separator = ": ";
 };
-Status append_json(Heap& heap, const Value& v, const JsonStyle& style, std::string& out);
+Status append_json(Heap& heap, const Value& v, const JsonStyle& style, TextBuilder& out);
 
 // format % values, `values` a tuple, a dict, or the single value.
 Result<Value> percent_format(Heap& heap, std::string_view format, const Value& values);

@@ -3,10 +3,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <new>
 
 #include "base/strf.h"
 #include "text/jinja/value/compare.h"
+#include "text/jinja/value/text_builder.h"
 
 namespace sparrow::jinja {
 
@@ -43,14 +45,16 @@ Status Heap::spend_text(size_t bytes) {
 
 Result<std::byte*> Heap::take(Chunks& chunks, size_t bytes) {
   if (bytes > chunks.left) {
+    const bool with_origins = &chunks == &text_;
     const size_t size = std::max(kChunkBytes, bytes);
-    if (size > limits_.max_memory || bytes_ > limits_.max_memory - size)
+    const size_t all = with_origins ? 2 * size : size;
+    if (all > limits_.max_memory || bytes_ > limits_.max_memory - all)
       return template_error(strf("it needs more than {} bytes of memory", limits_.max_memory));
-    bytes_ += size;
-    chunks.owned.emplace_back(
-        new std::byte[size]);  // not value-initialised: the bytes are written before use
+    bytes_ += all;
+    chunks.owned.emplace_back(new std::byte[all]);  // not value-initialised: the bytes are written before use
     chunks.next = chunks.owned.back().get();
-    chunks.left = size;
+    chunks.left = chunks.last_size = size;
+    if (with_origins) text_sizes_.emplace(reinterpret_cast<const char*>(chunks.next), size);
   }
   std::byte* taken = chunks.next;
   chunks.next += bytes;
@@ -68,12 +72,54 @@ Result<char*> Heap::allocate_text(size_t bytes) {
   return reinterpret_cast<char*>(SPARROW_TRY(take(text_, bytes)));
 }
 
+Heap::Origins Heap::origins_of(std::string_view text) const {
+  const std::less<const char*> before;  // defined for pointers into different objects too
+  const char* const at = text.data();
+  if (!before(at, literals_.data()) && before(at, literals_.data() + literals_.size()))
+    return {nullptr, kMarkup};
+  const auto next = text_sizes_.upper_bound(at);
+  if (next == text_sizes_.begin()) return {nullptr, kData};
+  const auto [start, size] = *std::prev(next);
+  if (before(at, start + size)) return {at + size, kData};
+  return {nullptr, kData};
+}
+
+bool Heap::is_markup(std::string_view text) const {
+  const Origins from = origins_of(text);
+  if (from.each == nullptr) return from.all == kMarkup;
+  return std::string_view(from.each, text.size()).find(static_cast<char>(kData)) == std::string_view::npos;
+}
+
+// To a place in the last chunk of text.
+void Heap::copy_text(std::string_view from, char* to) {
+  const Origins origins = origins_of(from);
+  std::memcpy(to, from.data(), from.size());
+  if (origins.each != nullptr) {
+    std::memcpy(to + text_.last_size, origins.each, from.size());
+  } else {
+    std::memset(to + text_.last_size, origins.all, from.size());
+  }
+}
+
 Result<Value> Heap::string(std::string_view text) {
   SPARROW_TRY(spend_text(text.size()));
   if (text.empty()) return text_value("");
   char* copy = SPARROW_TRY(allocate_text(text.size()));
-  std::memcpy(copy, text.data(), text.size());
+  copy_text(text, copy);
   return text_value({copy, text.size()});
+}
+
+Result<Value> Heap::string(std::string_view text, Origin origin) {
+  const Value copy = SPARROW_TRY(string(text));
+  if (copy.size > 0) std::memset(const_cast<char*>(copy.text) + text_.last_size, origin, copy.size);
+  return copy;
+}
+
+Result<Value> Heap::string(const TextBuilder& text) {
+  const Value copy = SPARROW_TRY(string(text.text()));
+  if (copy.size > 0)
+    std::memcpy(const_cast<char*>(copy.text) + text_.last_size, text.origins().data(), copy.size);
+  return copy;
 }
 
 Result<Value> Heap::joined(std::string_view left, std::string_view right) {
@@ -84,7 +130,7 @@ Result<Value> Heap::joined(std::string_view left, std::string_view right) {
   if (left.data() + left.size() == top && right.size() <= text_.left) {
     if (total > limits_.max_output) return Error(spend_text(total).error());
     SPARROW_TRY(spend_text(right.size()));
-    std::memcpy(SPARROW_TRY(allocate_text(right.size())), right.data(), right.size());
+    copy_text(right, SPARROW_TRY(allocate_text(right.size())));
     return text_value({left.data(), total});
   }
   SPARROW_TRY(spend_text(total));
@@ -96,8 +142,8 @@ Result<Value> Heap::joined(std::string_view left, std::string_view right) {
     text_.left = size;
   }
   char* copy = SPARROW_TRY(allocate_text(total));
-  std::memcpy(copy, left.data(), left.size());
-  std::memcpy(copy + left.size(), right.data(), right.size());
+  copy_text(left, copy);
+  copy_text(right, copy + left.size());
   return text_value({copy, total});
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -18,6 +19,14 @@ struct Limits {
   size_t max_memory = size_t{1} << 30;   // bytes
 };
 
+// Who wrote a byte of a text.
+enum Origin : char {
+  kData,    // a message, a tool, an option: whoever made the request, or one of the builtins
+  kMarkup,  // the template
+};
+
+class TextBuilder;
+
 class Heap {
  public:
   explicit Heap(Limits limits) : limits_(limits) {}
@@ -31,7 +40,21 @@ class Heap {
   // Charges making a text of `bytes`; also refuses one that is longer than any text may be.
   Status spend_text(size_t bytes);
 
+  // Constants of the template live there. They are the only markup outside the heap.
+  void set_literals(std::string_view literals) { literals_ = literals; }
+  // The origins of a text's bytes, by its address: parts of a text need no bookkeeping of their own.
+  struct Origins {
+    const char* each;  // one for each byte; nullptr: all have the same
+    Origin all;
+  };
+  Origins origins_of(std::string_view text) const;
+  bool is_markup(std::string_view text) const;
+
+  // Copies, with the origins that the text has.
   Result<Value> string(std::string_view text);
+  Result<Value> string(const TextBuilder& text);
+  // A copy with one origin.
+  Result<Value> string(std::string_view text, Origin origin);
   // left + right. Costs only `right` where `left` was the last text made, so that building up a prompt piece
   // by piece stays linear.
   Result<Value> joined(std::string_view left, std::string_view right);
@@ -62,20 +85,24 @@ class Heap {
  private:
   Result<void*> allocate(size_t bytes);
   Result<char*> allocate_text(size_t bytes);
+  void copy_text(std::string_view from, char* to);
 
   struct Chunks {
     std::vector<std::unique_ptr<std::byte[]>> owned;
     std::byte* next = nullptr;
     size_t left = 0;
+    size_t last_size = 0;  // of the last one
   };
   // Text has its own chunks: its bytes need no alignment, and the last text made can then be lengthened in
-  // place.
+  // place. Behind the bytes of such a chunk lie their origins.
   Result<std::byte*> take(Chunks& chunks, size_t bytes);
 
   Limits limits_;
   int64_t steps_ = 0;
   size_t bytes_ = 0;
   Chunks objects_, text_;
+  std::map<const char*, size_t> text_sizes_;  // of the chunks of text, by their start
+  std::string_view literals_;
 };
 
 // Deepest nesting of lists and dicts in a value.
