@@ -17,7 +17,8 @@ namespace {
 // Tokenizer and chat template, with the model's added tokens where its configuration expects them.
 Status write_text_files(const std::filesystem::path& dir) {
   const ModelConfig config = SPARROW_TRY(load_config(dir));
-  const std::string tokenizer = SPARROW_TRY(train_tokenizer(tokenizer_corpus(), config.vocab_size));
+  const std::string tokenizer =
+      SPARROW_TRY(train_tokenizer(tokenizer_corpus(), config.vocab_size, SpareIds::kPhrases));
   SPARROW_TRY(write_text_file(dir / "tokenizer.json", tokenizer));
   SPARROW_TRY(write_text_file(dir / "tokenizer_config.json", trained_tokenizer_config()));
   return write_text_file(dir / "chat_template.jinja", synthetic_chat_template());

@@ -40,6 +40,13 @@ Result<std::vector<Word>> count_words(std::string_view corpus) {
   return words;
 }
 
+// A blank and letters: what may stand behind another word.
+bool is_inner_word(std::string_view text) {
+  return text.size() > 1 && text[0] == ' ' && std::all_of(text.begin() + 1, text.end(), [](char c) {
+           return (c | 0x20) >= 'a' && (c | 0x20) <= 'z';
+         });
+}
+
 // Pairs of neighbours with their counts and the words they occur in, kept up to date while pairs are merged.
 class PairCounts {
  public:
@@ -48,13 +55,13 @@ class PairCounts {
     for (const auto& [pair, info] : pairs_) queue_.push({info.count, pair});
   }
 
-  // The most frequent pair that occurs at least twice, of equals the one with the lower ids.
-  bool most_frequent(Pair& pair) {
+  // The most frequent pair of those that occur often enough, of equals the one with the lower ids.
+  bool most_frequent(int64_t at_least, Pair& pair) {
     while (!queue_.empty()) {
       const Candidate top = queue_.top();
       queue_.pop();
       const auto found = pairs_.find(top.pair);
-      if (found == pairs_.end() || found->second.count < 2) continue;
+      if (found == pairs_.end() || found->second.count < at_least) continue;
       if (found->second.count == top.count) {
         pair = top.pair;
         return true;
@@ -62,6 +69,19 @@ class PairCounts {
       queue_.push({found->second.count, top.pair});  // out of date
     }
     return false;
+  }
+
+  // The tokens that are whole words and go on a line, the most frequent first.
+  std::vector<int32_t> whole_words(const std::vector<std::string>& texts) const {
+    std::vector<Word> found;
+    for (const Word& word : words_)
+      if (word.symbols.size() == 1 && is_inner_word(texts[static_cast<size_t>(word.symbols[0])]))
+        found.push_back(word);
+    std::stable_sort(found.begin(), found.end(),
+                     [](const Word& a, const Word& b) { return a.count > b.count; });
+    std::vector<int32_t> ids;
+    for (const Word& word : found) ids.push_back(word.symbols[0]);
+    return ids;
   }
 
   void merge(Pair pair, int32_t merged) {
@@ -118,14 +138,35 @@ class PairCounts {
   std::set<Pair> touched_;  // by the merge under way
 };
 
-std::vector<Pair> learn_merges(std::vector<Word> words, int max_merges) {
+// The bytes of the tokens that the merges make.
+std::vector<std::string> token_texts(const std::vector<Pair>& merges) {
+  std::vector<std::string> texts;
+  for (int byte = 0; byte < 256; ++byte) texts.emplace_back(1, static_cast<char>(byte));
+  for (const auto& [left, right] : merges)
+    texts.push_back(texts[static_cast<size_t>(left)] + texts[static_cast<size_t>(right)]);
+  return texts;
+}
+
+// Pairs of words, those of frequent words first.
+void add_phrases(const std::vector<int32_t>& words, size_t max_merges, std::vector<Pair>& merges) {
+  for (size_t sum = 1; sum < 2 * words.size(); ++sum)
+    for (size_t left = sum < words.size() ? 0 : sum - words.size() + 1; left < words.size() && left <= sum;
+         ++left) {
+      if (merges.size() == max_merges) return;
+      if (2 * left != sum) merges.emplace_back(words[left], words[sum - left]);
+    }
+}
+
+std::vector<Pair> learn_merges(std::vector<Word> words, size_t max_merges, SpareIds spare) {
   PairCounts counts(std::move(words));
   std::vector<Pair> merges;
   Pair pair;
-  while (static_cast<int>(merges.size()) < max_merges && counts.most_frequent(pair)) {
+  const int64_t at_least = spare == SpareIds::kPhrases ? 1 : 2;
+  while (merges.size() < max_merges && counts.most_frequent(at_least, pair)) {
     counts.merge(pair, static_cast<int32_t>(256 + merges.size()));
     merges.push_back(pair);
   }
+  if (spare == SpareIds::kPhrases) add_phrases(counts.whole_words(token_texts(merges)), max_merges, merges);
   return merges;
 }
 
@@ -181,13 +222,14 @@ void write_model(JsonWriter& json, const std::vector<Pair>& merges, int first_ad
 
 }  // namespace
 
-Result<std::string> train_tokenizer(std::string_view corpus, int vocab_size) {
+Result<std::string> train_tokenizer(std::string_view corpus, int vocab_size, SpareIds spare) {
   const int first_added_id = vocab_size - kM3ReservedRows;
   if (first_added_id < 256)
     return Error{Errc::kInvalidArgument,
                  strf("vocab_size must be at least {}, got {}", 256 + kM3ReservedRows, vocab_size)};
   const std::string text = replace_invalid_utf8(corpus);
-  const auto merges = learn_merges(SPARROW_TRY(count_words(text)), first_added_id - 256);
+  const auto merges =
+      learn_merges(SPARROW_TRY(count_words(text)), static_cast<size_t>(first_added_id - 256), spare);
   JsonWriter json;
   json.begin_object().key("version").string("1.0").key("truncation").null().key("padding").null();
   write_added_tokens(json, first_added_id);

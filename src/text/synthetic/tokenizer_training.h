@@ -9,10 +9,18 @@
 
 namespace sparrow {
 
+// What becomes of ids for which a corpus has no more pairs that occur twice.
+enum class SpareIds {
+  kUnused,
+  // First the words that occur once are merged as well; then come pairs of words, which no text is ever cut
+  // into, so that a model that draws any id says something.
+  kPhrases,
+};
+
 // The text of a tokenizer.json: the 256 bytes, then merges learnt from `corpus`, and the model's added tokens
-// at the end of `vocab_size` ids. A small corpus runs out of pairs to merge: then ids before the added tokens
-// stay unused. The same corpus and size give the same bytes.
-Result<std::string> train_tokenizer(std::string_view corpus, int vocab_size);
+// at the end of `vocab_size` ids. The same corpus and size give the same bytes.
+Result<std::string> train_tokenizer(std::string_view corpus, int vocab_size,
+                                    SpareIds spare = SpareIds::kUnused);
 
 // The tokenizer_config.json that goes with it.
 std::string trained_tokenizer_config();

@@ -62,6 +62,27 @@ TEST(TokenizerTraining, SameCorpusGivesTheSameBytes) {
   EXPECT_EQ(train_tokenizer(kCorpus, 400).value(), train_tokenizer(kCorpus, 400).value());
 }
 
+// Pairs of words stand where a corpus has run out of pairs; they are said, never read.
+TEST(TokenizerTraining, SpareIdsBecomePhrasesThatNoTextIsCutInto) {
+  const int size = 256 + 64 + 105;
+  const auto filled = train_tokenizer(kCorpus, size, SpareIds::kPhrases).value();
+  EXPECT_EQ(filled, train_tokenizer(kCorpus, size, SpareIds::kPhrases).value());
+  const Tokenizer tokenizer = Tokenizer::parse(filled, trained_tokenizer_config()).value();
+  std::vector<std::string> phrases;
+  for (int id = 0; id < size - 3; ++id) {
+    const std::string_view text = tokenizer.bytes_of(id).value();
+    EXPECT_FALSE(text.empty()) << id;
+    if (text.find_last_of(' ') > 0 && text.find_last_of(' ') != text.npos && id < size - 64)
+      phrases.emplace_back(text);
+  }
+  EXPECT_THAT(phrases, ::testing::Contains(" sat the"));
+  std::string all;
+  for (const std::string& phrase : phrases) all += phrase;
+  for (const int32_t id : tokenizer.encode(all).value())
+    EXPECT_EQ(tokenizer.bytes_of(id)->find_last_of(' '), 0u);
+  EXPECT_EQ(train(kCorpus, size).bytes_of(size - 65).value(), "") << "unused unless asked for";
+}
+
 TEST(TokenizerTraining, TextComesBack) {
   const Tokenizer tokenizer = train(kCorpus, 512);
   const std::string text = "The <mm:think>cat\n\n  naïve 日本 😀]~b]";
