@@ -9,7 +9,7 @@ namespace {
 
 using namespace sparrow;
 
-// Bad input of any kind ends with 2; only a bug ends otherwise.
+// Bad input of any kind ends with 2.
 constexpr int kExitBadInput = 2;
 
 Status run(const cli::ServeOptions& options) {
@@ -18,7 +18,7 @@ Status run(const cli::ServeOptions& options) {
 Status run(const cli::ChatOptions& options) {
   return cli::run_chat(options);
 }
-Status run(const cli::GenerateOptions& options) {
+Result<int> run(const cli::GenerateOptions& options) {
   return cli::run_generate(options);
 }
 Status run(const cli::TraceOptions& options) {

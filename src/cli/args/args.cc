@@ -93,7 +93,7 @@ CLI::App* add_generate(CLI::App& app, GenerateOptions& o) {
       "flags "
       "are\n"
       "their defaults. A line of --out: id, output_ids, text, finish_reason, cached_tokens; or id, line, "
-      "error.\n");
+      "error.\nThe exit code is 1 if any prompt failed.\n");
   return command;
 }
 

@@ -153,9 +153,13 @@ void print_table(const Measured& measured, const Summary& s) {
   const auto latencies = [](const Percentiles& p) {
     return strf("{:>10.2f} {:>10.2f} {:>10.2f}", 1e3 * p.p50, 1e3 * p.p90, 1e3 * p.p99);
   };
+  const auto tokens = [&](int64_t n, double per_second) {
+    const bool rated = has_rate(static_cast<double>(n), measured.wall_seconds);
+    return strf("{:>10}{}", n, rated ? strf(" {:>10.1f} tokens/s", per_second) : "");
+  };
   row("requests", strf("{:>10} in {:.2f} s", measured.samples.size(), measured.wall_seconds));
-  row("tokens in", strf("{:>10} {:>10.1f} tokens/s", s.tokens_in, s.in_per_second));
-  row("tokens out", strf("{:>10} {:>10.1f} tokens/s", s.tokens_out, s.out_per_second));
+  row("tokens in", tokens(s.tokens_in, s.in_per_second));
+  row("tokens out", tokens(s.tokens_out, s.out_per_second));
   row("tokens run by the model", strf("{:>10}", stats.computed_tokens));
   row("", strf("{:>10} {:>10} {:>10}", "p50", "p90", "p99"));
   row("time to first token, ms", latencies(s.first_token));

@@ -90,18 +90,21 @@ Status print_stream(Engine& engine, Request request, Printer printer) {
   }
   printer.end();
   const double prefill_seconds = seconds(first - start), decode_seconds = seconds(last - first);
-  std::fputs(
-      strf("prefill {} tokens in {:.2f} s, {:.1f} tokens/s; decode {} tokens in {:.2f} s, {:.1f} tokens/s\n",
-           prompt_tokens, prefill_seconds, static_cast<double>(prompt_tokens) / prefill_seconds,
-           std::max(made - 1, 0), decode_seconds, made > 1 ? (made - 1) / decode_seconds : 0.0)
-          .c_str(),
-      stderr);
+  const auto work = [](const char* name, size_t tokens, double time) {
+    const auto n = static_cast<double>(tokens);
+    const std::string rate = has_rate(n, time) ? strf(", {:.1f} tokens/s", n / time) : "";
+    return strf("{} {} tokens in {:.2f} s{}", name, tokens, time, rate);
+  };
+  std::fputs(strf("{}; {}\n", work("prefill", prompt_tokens, prefill_seconds),
+                  work("decode", static_cast<size_t>(std::max(made - 1, 0)), decode_seconds))
+                 .c_str(),
+             stderr);
   return Ok{};
 }
 
 }  // namespace
 
-Status run_generate(const GenerateOptions& options) {
+Result<int> run_generate(const GenerateOptions& options) {
   std::vector<int32_t> prompt;
   if (options.prompt_ids) prompt = SPARROW_TRY(read_prompt_ids(*options.prompt_ids));
   if (options.prompts) SPARROW_TRY(check_files(options));
@@ -135,7 +138,8 @@ Status run_generate(const GenerateOptions& options) {
                                  .max_tokens = config.max_positions,
                                  .cache_tokens = blocks_for_tokens(needed_tokens) * kBlockTokens}));
   const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options, options.load));
-  return print_stream(*engine, std::move(request), Printer(options.prompt ? tokenizer.get() : nullptr));
+  SPARROW_TRY(print_stream(*engine, std::move(request), Printer(options.prompt ? tokenizer.get() : nullptr)));
+  return 0;
 }
 
 }  // namespace sparrow::cli

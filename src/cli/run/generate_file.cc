@@ -15,13 +15,14 @@ namespace sparrow::cli {
 namespace {
 
 constexpr std::chrono::milliseconds kProgressInterval{100};
+constexpr int kExitSomeFailed = 1;
 
 class FileJob {
  public:
   FileJob(Engine& engine, const GenerateOptions& options, const Request& defaults, const Tokenizer* tokenizer)
       : engine_(engine), options_(options), defaults_(defaults), tokenizer_(tokenizer) {}
 
-  Status run() {
+  Result<int> run() {
     SPARROW_TRY(open());
     ProgressBar bar("generating", ProgressBar::Unit::kItems);
     for (;;) {
@@ -35,9 +36,12 @@ class FileJob {
     SPARROW_TRY(write_complete_lines());
     bar.update(num_written_, std::max<uint64_t>(num_lines_, 1));
     bar.finish();
-    if (num_errors_ > 0)
-      std::fputs(strf("{} of {} lines are errors\n", num_errors_, num_written_).c_str(), stderr);
-    return Ok{};
+    if (num_errors_ == 0) return 0;
+    std::fputs(strf("{} of {} prompts failed: their lines of {} say why\n", num_errors_, num_written_,
+                    options_.out.string())
+                   .c_str(),
+               stderr);
+    return kExitSomeFailed;
   }
 
  private:
@@ -130,8 +134,8 @@ Status check_files(const GenerateOptions& options) {
   return Ok{};
 }
 
-Status generate_file(Engine& engine, const GenerateOptions& options, const Request& defaults,
-                     const Tokenizer* tokenizer) {
+Result<int> generate_file(Engine& engine, const GenerateOptions& options, const Request& defaults,
+                          const Tokenizer* tokenizer) {
   return FileJob(engine, options, defaults, tokenizer).run();
 }
 

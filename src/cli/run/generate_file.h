@@ -13,8 +13,9 @@ namespace sparrow::cli {
 Status check_files(const GenerateOptions& options);
 
 // Answers every line of options.prompts, in order, in options.out; at most options.concurrency run at a time.
-// A bad line is answered with an error; only files that cannot be read or written are errors here.
-Status generate_file(Engine& engine, const GenerateOptions& options, const Request& defaults,
-                     const Tokenizer* tokenizer);
+// A line that fails is answered with its error. The exit code: 1 if there were such lines, else 0; only files
+// that cannot be read or written are errors here.
+Result<int> generate_file(Engine& engine, const GenerateOptions& options, const Request& defaults,
+                          const Tokenizer* tokenizer);
 
 }  // namespace sparrow::cli
