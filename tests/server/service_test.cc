@@ -140,7 +140,8 @@ TEST_F(ServiceTest, PrefixesAreNotSharedBetweenKeys) {
 TEST_F(ServiceTest, KnownTextsAreNotSharedBetweenKeys) {
   ASSERT_TRUE(keys_.add("key-a").ok());
   ASSERT_TRUE(keys_.add("key-b").ok());
-  start();
+  // A context that the text fits into: of what does not, nothing is remembered.
+  start({.cache_tokens = kBlocks * kBlockTokens, .threads = 1, .max_model_tokens = 4096});
   std::string text;
   while (text.size() < 2'500) text += "the quick brown fox jumps over the lazy dog ";
   const auto newly_encoded = [&](const char* path, const char* key, const std::string& more = "") {
