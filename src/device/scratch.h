@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scratch: temporary memory of one engine thread. Grows while a workload warms up and is then reused without
-// allocating.
+// Scratch: temporary memory of one engine thread. Grows in pieces while a workload warms up; between two
+// steps the pieces become one of the size that was needed at most, which is then reused without allocating.
 #pragma once
 
 #include <cstddef>
@@ -15,10 +15,13 @@ class Scratch {
   // Memory taken inside a scope is given back when the scope ends. Scopes nest like function calls.
   class Scope {
    public:
-    explicit Scope(Scratch& scratch) : scratch_(scratch), chunk_(scratch.chunk_), used_(scratch.used_) {}
+    explicit Scope(Scratch& scratch)
+        : scratch_(scratch), chunk_(scratch.chunk_), used_(scratch.used_), live_(scratch.live_) {}
     ~Scope() {
       scratch_.chunk_ = chunk_;
       scratch_.used_ = used_;
+      scratch_.live_ = live_;
+      if (live_ == 0 && scratch_.chunks_.size() > 1) scratch_.merge();
     }
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
@@ -31,7 +34,7 @@ class Scratch {
 
    private:
     Scratch& scratch_;
-    size_t chunk_, used_;
+    size_t chunk_, used_, live_;
   };
 
   Scratch() = default;
@@ -50,10 +53,14 @@ class Scratch {
   };
 
   void* take(size_t bytes);
+  void add_chunk(size_t bytes);
+  void merge();
 
   std::vector<Chunk> chunks_;
   size_t chunk_ = 0;  // index of the chunk in use
   size_t used_ = 0;   // bytes taken from it
+  size_t live_ = 0;   // bytes taken from all
+  size_t peak_ = 0;   // the most that were ever taken at a time
 };
 
 }  // namespace sparrow

@@ -2,6 +2,7 @@
 #include "model/workspace.h"
 
 #include <algorithm>
+#include <array>
 
 #include "kv/block_table.h"
 #include "model/device_layout.h"
@@ -110,20 +111,62 @@ Result<Workspace> gpu_workspace(const ModelConfig& config, const ParallelConfig&
   return rows.take();
 }
 
-Workspace cpu_workspace(const ModelConfig& config, const StepLimits& step, int threads) {
-  constexpr int64_t kF32 = 4, kI32 = 4, kGatheredRows = 2048, kThreadBytes = 1 << 20;
+namespace {
+
+// The most that one operation of a step takes inside: they follow each other and use the same memory.
+int64_t cpu_operation_bytes(const ModelConfig& config, const StepLimits& step, CpuIsa isa, int threads) {
+  const DType matrices = config.quant == QuantFormat::kMxfp8 ? DType::kF8E4M3 : config.dtype;
+  const int64_t query_width = int64_t{config.num_query_heads} * config.head_dim;
+  const ops::ScratchQuery all{isa, threads, config.dtype, matrices, step.max_tokens};
+  ops::ScratchQuery router = all, vocabulary = all;
+  router.weights = DType::kF32;
+  vocabulary.weights = config.dtype;
+  vocabulary.rows = std::min(step.max_sequences, step.max_tokens);
+  const int64_t router_logits = step.max_tokens * config.num_experts * int64_t{sizeof(float)};
+
+  // One sequence of the longest context that ends with the step.
+  const auto tokens = static_cast<int32_t>(step.max_tokens);
+  const std::array<int32_t, 2> rows = {0, tokens};
+  const auto context = static_cast<int32_t>(std::max(step.max_context, step.max_tokens));
+  const msa::Plan plan{.num_requests = 1,
+                       .cu_seqlens_q = rows.data(),
+                       .seq_lens = &context,
+                       .max_blocks = static_cast<int>(blocks_for_tokens(context))};
+  const msa::Type type = config.dtype == DType::kBF16 ? msa::Type::kBF16 : msa::Type::kF32;
+  const msa::HeadShape heads{config.num_query_heads, config.num_kv_heads};
+  const msa::IndexParams index{.type = type, .heads = heads, .selection = {.top_k = config.top_k_blocks}};
+  const msa::AttendParams dense{.type = type, .heads = heads, .top_k = config.top_k_blocks};
+  msa::AttendParams sparse = dense;
+  sparse.selected = rows.data();  // any: its bytes are asked for, not its result
+
+  return std::max({ops::linear_scratch_bytes(all, config.hidden_size),
+                   ops::linear_scratch_bytes(all, query_width),
+                   ops::linear_scratch_bytes(vocabulary, config.hidden_size),
+                   ops::linear_scratch_bytes(router, config.hidden_size) + router_logits,
+                   ops::moe_scratch_bytes(all, {.hidden = config.hidden_size,
+                                                .routed = 0,
+                                                .shared = config.dense_intermediate_size,
+                                                .num_experts = 0,
+                                                .top_k = 0}),
+                   ops::moe_scratch_bytes(all, {.hidden = config.hidden_size,
+                                                .routed = config.expert_intermediate_size,
+                                                .shared = config.shared_intermediate_size,
+                                                .num_experts = config.num_experts,
+                                                .top_k = config.experts_per_token}),
+                   ops::attention_scratch_bytes(isa, threads, plan, index, dense),
+                   ops::attention_scratch_bytes(isa, threads, plan, index, sparse)});
+}
+
+}  // namespace
+
+Workspace cpu_workspace(const ModelConfig& config, const StepLimits& step, CpuIsa isa, int threads) {
+  constexpr int64_t kF32 = 4, kI32 = 4;
   const auto element = static_cast<int64_t>(size_of(config.dtype));
   const int64_t tokens = step.max_tokens;
   const int64_t query_width = int64_t{config.num_query_heads} * config.head_dim;
   const int64_t kv_width = int64_t{config.num_kv_heads} * config.head_dim;
   const int64_t stream = tokens * config.hidden_size * element, queries = tokens * query_width * element;
   const int64_t keys = tokens * kv_width * element;
-  // Tiles take bf16 rows as they are, everything else widens them.
-  const bool tiles = config.dtype == DType::kBF16 && ops::detect_cpu_isa() == CpuIsa::kAmx;
-  const int64_t packed = tiles ? element : kF32;
-  const int64_t pairs = tokens * (config.experts_per_token + 1);
-  const int64_t routed =
-      int64_t{config.experts_per_token} * config.expert_intermediate_size + config.shared_intermediate_size;
 
   Rows rows(64);
   rows.add("residual, norm, delta", {stream, stream, stream});
@@ -133,12 +176,7 @@ Workspace cpu_workspace(const ModelConfig& config, const StepLimits& step, int t
   rows.add("routing", {tokens * config.experts_per_token * kI32, tokens * config.experts_per_token * kF32});
   rows.add("rotary",
            {tokens * config.rope.rotary_dim / 2 * kF32, tokens * config.rope.rotary_dim / 2 * kF32});
-  // Scratch memory is kept in pieces of the sizes that operations ask for, so these add up: packed rows of
-  // the widest projection, channels of the dense layers and of the experts, rows gathered for the experts.
-  rows.add("inside operations",
-           {tokens * std::max<int64_t>(query_width, config.hidden_size) * packed,
-            tokens * config.dense_intermediate_size * packed, tokens * routed * packed,
-            std::min(pairs, kGatheredRows) * config.hidden_size * packed, threads * kThreadBytes});
+  rows.add("inside operations", {cpu_operation_bytes(config, step, isa, threads)});
   rows.add("logits", {step.max_sequences * config.vocab_size * kF32});
   return rows.take();
 }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "device/exec.h"
 #include "model/config.h"
 #include "model/ledger.h"
 #include "model/sharding.h"
@@ -37,8 +38,8 @@ Result<Workspace> gpu_workspace(const ModelConfig& config, const ParallelConfig&
 // without those that stay below a hundredth.
 int64_t gpu_attention_bytes(const ModelConfig& config, int query_heads, int kv_heads, const StepLimits& step);
 
-// Scratch memory of `threads` on the CPU: the activations are exact, what kernels take inside one operation
-// is about right.
-Workspace cpu_workspace(const ModelConfig& config, const StepLimits& step, int threads);
+// Scratch memory on the CPU with that instruction set and so many threads: no less than a step takes, and not
+// much more.
+Workspace cpu_workspace(const ModelConfig& config, const StepLimits& step, CpuIsa isa, int threads);
 
 }  // namespace sparrow

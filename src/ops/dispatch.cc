@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The only place that asks which instruction set an operation runs on.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -10,8 +11,8 @@ namespace sparrow::ops {
 namespace {
 
 // nullptr: the scalar reference.
-const cpu::Kernels* kernels_of(const Exec& exec) {
-  switch (exec.isa) {
+const cpu::Kernels* kernels_of(CpuIsa isa) {
+  switch (isa) {
     case CpuIsa::kScalar:
       return nullptr;
     case CpuIsa::kAvx2:
@@ -24,6 +25,9 @@ const cpu::Kernels* kernels_of(const Exec& exec) {
       return &cpu::kAmxKernels;
   }
   return nullptr;
+}
+const cpu::Kernels* kernels_of(const Exec& exec) {
+  return kernels_of(exec.isa);
 }
 
 // MSA is a library of its own and has its own name for the same list.
@@ -167,6 +171,23 @@ void moe(Exec& exec, const Tensor& x, const Tensor& ids, const Tensor& weights,
                     {.routed = experts, .shared = shared, .ids = ids, .weights = weights, .scaling = scaling},
                     swiglu, out);
   reference::moe(x, ids, weights, experts, shared, scaling, swiglu, out);
+}
+
+int64_t linear_scratch_bytes(const ScratchQuery& query, int64_t columns) {
+  const cpu::Kernels* kernels = kernels_of(query.isa);
+  return kernels ? cpu::linear_scratch_bytes(*kernels, query, columns) : 0;
+}
+
+int64_t moe_scratch_bytes(const ScratchQuery& query, const MoeChannels& channels) {
+  const cpu::Kernels* kernels = kernels_of(query.isa);
+  return kernels ? cpu::moe_scratch_bytes(*kernels, query, channels) : 0;
+}
+
+int64_t attention_scratch_bytes(CpuIsa isa, int threads, const msa::Plan& plan, const msa::IndexParams& index,
+                                const msa::AttendParams& attend) {
+  const msa::Workers workers{.count = threads};
+  return std::max(msa::index_workspace_bytes(plan, index, msa_isa(isa), workers),
+                  msa::attend_workspace_bytes(plan, attend, msa_isa(isa), workers));
 }
 
 }  // namespace sparrow::ops

@@ -100,4 +100,22 @@ void moe(Exec& exec, const Tensor& x, const Tensor& ids, const Tensor& weights,
          std::span<const MlpWeights> experts, const MlpWeights& shared, float scaling,
          const SwigluParams& swiglu, const Tensor& out);
 
+// Scratch memory that one call takes at most, for plans of memory: what the engines of that instruction set
+// say, so that it holds for all of them. `weights` is the type of the matrices.
+struct ScratchQuery {
+  CpuIsa isa;
+  int threads;
+  DType activations, weights;
+  int64_t rows;
+};
+int64_t linear_scratch_bytes(const ScratchQuery& query, int64_t columns);
+// moe(), or with top_k = 0 mlp(), whose channels are then `shared`.
+struct MoeChannels {
+  int64_t hidden, routed, shared;
+  int num_experts, top_k;
+};
+int64_t moe_scratch_bytes(const ScratchQuery& query, const MoeChannels& channels);
+int64_t attention_scratch_bytes(CpuIsa isa, int threads, const msa::Plan& plan, const msa::IndexParams& index,
+                                const msa::AttendParams& attend);
+
 }  // namespace sparrow::ops

@@ -40,6 +40,19 @@ TEST(Scratch, ARepeatedWorkloadStopsAllocating) {
   EXPECT_EQ(scratch.capacity_bytes(), warm);
 }
 
+// Pieces of the sizes that were asked for first would leave gaps: a third more than was ever in use.
+TEST(Scratch, HoldsNoMoreThanWasEverInUse) {
+  constexpr int64_t kMiB = 1 << 20;
+  Scratch scratch;
+  for (const int64_t first : {3, 5, 2})
+    for (const int64_t second : {4, 1, 6}) {
+      Scratch::Scope scope(scratch);
+      scope.take<char>(first * kMiB);
+      scope.take<char>(second * kMiB);
+    }
+  EXPECT_EQ(scratch.capacity_bytes(), 11 * kMiB);
+}
+
 TEST(Scratch, AnEndedScopeGivesItsMemoryToTheNext) {
   Scratch scratch;
   Scratch::Scope outer(scratch);

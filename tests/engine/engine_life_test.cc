@@ -9,6 +9,7 @@
 #include <cstring>
 #include <functional>
 #include <limits>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -209,24 +210,34 @@ struct PoisonedWeights {
   Weights weights;
 };
 
+std::set<int32_t> to_set(const std::vector<int32_t>& ids) {
+  return {ids.begin(), ids.end()};
+}
+
 class PoisonTest : public testing::TestWithParam<std::string> {};
 
 TEST_P(PoisonTest, LogitsThatAreNoNumbersEndTheirOwnRequestOnly) {
   EngineModel healthy_model(GetParam(), 2);
-  constexpr int32_t kPoison = 7;
-  const PoisonedWeights poisoned(healthy_model.weights(), kPoison);
+  // Prompts of the lower half of the ids; what follows them is another text on every instruction set.
+  const int32_t half = healthy_model.config().vocab_size / 2;
+  const auto text = [&](int number) {
+    std::vector<int32_t> ids = healthy_model.text(number, 140);
+    for (int32_t& id : ids) id %= half;
+    return ids;
+  };
+  std::set<int32_t> drawn;
+  for (const int number : {0, 2, 3}) drawn.merge(to_set(healthy_model.greedy_alone(text(number), 120)));
+  int32_t poison = half;
+  while (drawn.contains(poison)) ++poison;
+  ASSERT_LT(poison, healthy_model.config().vocab_size) << "every id is part of a healthy text";
+  const PoisonedWeights poisoned(healthy_model.weights(), poison);
   // A cache so small that its blocks change hands, and what was left in them must not matter.
   EngineOptions options = small_options();
   options.cache_tokens = 4 * kBlockTokens;
   const auto engine = Engine::create(healthy_model.config(), poisoned.weights, options).value();
-  const auto text = [&](int number) {
-    std::vector<int32_t> ids = healthy_model.text(number, 140);
-    for (int32_t& id : ids) id = id == kPoison ? kPoison + 1 : id;
-    return ids;
-  };
   for (const size_t at : {size_t{0}, size_t{70}, size_t{139}}) {
     std::vector<int32_t> sick_prompt = text(1);
-    sick_prompt[at] = kPoison;
+    sick_prompt[at] = poison;
     const auto healthy = engine->submit(greedy(text(0), 20)).value();
     const auto sick = engine->submit(greedy(sick_prompt, 20)).value();
     const Output output = read_all(*sick).front();
@@ -240,7 +251,7 @@ TEST_P(PoisonTest, LogitsThatAreNoNumbersEndTheirOwnRequestOnly) {
     }
   }
   std::vector<int32_t> sick_prompt = text(1);
-  sick_prompt[70] = kPoison;
+  sick_prompt[70] = poison;
   Request scored = greedy(sick_prompt, 1);
   scored.prompt_logprobs = 1;
   EXPECT_THAT(run_one(*engine, scored).error, HasSubstr("prompt token 138 are not finite")) << "its last row";

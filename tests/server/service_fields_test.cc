@@ -178,6 +178,10 @@ TEST_F(ServiceFields, ASmallerPriorityRunsFirst) {
          .max_model_tokens = 2048,
          .max_batch_tokens = 256,
          .max_sequences = 1});
+  // Runs until somebody reads on, so that whoever comes next waits.
+  const auto running =
+      engine_->submit({.prompts = {{1, 2, 3}}, .max_tokens = 1500, .ignore_eos = true}).value();
+  ASSERT_TRUE(running->next());
   const auto send = [&](const std::string& fields) {
     RawClient client(server_->port());
     const int before = engine_->stats().live_requests;
@@ -185,7 +189,6 @@ TEST_F(ServiceFields, ASmallerPriorityRunsFirst) {
     while (engine_->stats().live_requests == before) std::this_thread::sleep_for(milliseconds(1));
     return client;
   };
-  const RawClient running = send(R"(,"max_tokens":1500)");
   const RawClient first = send(R"(,"max_tokens":2)"), second = send(R"(,"max_tokens":2,"priority":-1)");
   const std::vector<WaitingSequence> waiting = engine_->waiting();
   ASSERT_EQ(waiting.size(), 2u);

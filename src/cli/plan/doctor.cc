@@ -72,8 +72,10 @@ std::vector<Finding> examine_text(const std::filesystem::path& dir, const ModelC
 }
 
 Finding examine_fit(const ModelConfig& config) {
-  const auto plan = make_memory_plan(
-      config, {.gpu = "cpu", .machine_bytes = machine_bytes(), .threads = ThreadPool::default_size()});
+  const auto plan = make_memory_plan(config, {.gpu = "cpu",
+                                              .machine_bytes = machine_bytes(),
+                                              .threads = ThreadPool::default_size(),
+                                              .isa = ops::detect_cpu_isa()});
   if (!plan.ok()) return {Level::kFail, "memory for it", plan.error().message};
   const std::string text =
       strf("weights {}, cache {} for {} tokens, scratch {}", byte_string(plan->weight_bytes),

@@ -77,7 +77,7 @@ Result<MemoryPlan> plan_cpu(const ModelConfig& config, const MemoryPlanOptions& 
                                  {.max_tokens = std::max(tokens, o.max_num_seqs),
                                   .max_sequences = o.max_num_seqs,
                                   .max_context = plan.max_model_len},
-                                 o.threads);
+                                 o.isa, o.threads);
   size_cache(plan, o.kv_cache_bytes.value_or(default_cache_tokens(plan.block_bytes(), o.machine_bytes) / 128 *
                                              plan.block_bytes()));
   return plan;

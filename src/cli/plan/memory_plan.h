@@ -27,6 +27,7 @@ struct MemoryPlanOptions {
   std::optional<int64_t> kv_cache_bytes;  // the cache's size, instead of what is left
   int64_t machine_bytes = 0;              // memory of this machine, for "cpu"
   int threads = 1;                        // for "cpu"
+  CpuIsa isa = CpuIsa::kAvx2;             // likewise
 };
 
 // One rank; all of them hold the same.

@@ -176,7 +176,8 @@ Result<int> run_plan(const PlanOptions& o) {
                             .max_num_seqs = o.max_num_seqs,
                             .max_num_batched_tokens = o.max_num_batched_tokens,
                             .machine_bytes = machine_bytes(),
-                            .threads = ThreadPool::default_size()};
+                            .threads = ThreadPool::default_size(),
+                            .isa = ops::detect_cpu_isa()};
   if (!o.kv_cache_memory.empty())
     options.kv_cache_bytes = SPARROW_TRY(parse_byte_size(o.kv_cache_memory, "--kv-cache-memory"));
   const MemoryPlan plan = SPARROW_TRY(make_memory_plan(model.config, options));

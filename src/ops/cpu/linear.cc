@@ -43,15 +43,24 @@ struct Strips {
   int64_t width, row_chunks, items;
 };
 
+// What run_engine takes: the packed rows, and for each thread a workspace and a result.
+struct Sizes {
+  Sizes(const GemmEngine& engine, int64_t rows, int64_t columns)
+      : packed_bytes(engine.packed_bytes(rows, columns)),
+        workspace_bytes(round_up(engine.workspace_bytes(columns), 64)),
+        c_elements(round_up(std::min(rows, kMaxRows), kRowGroup) * kMaxStrip) {}
+
+  int64_t packed_bytes, workspace_bytes, c_elements;
+};
+
 void run_engine(Exec& exec, const Kernels& kernels, const GemmEngine& engine, const Tensor& x,
                 std::span<const Strips> all) {
   const int64_t rows = x.rows(), threads = exec.pool.size();
+  const auto [packed_bytes, workspace_bytes, c_elements] = Sizes(engine, rows, x.cols());
   Scratch::Scope scope(exec.scratch);
-  char* packed = scope.take<char>(engine.packed_bytes(rows, x.cols()));
+  char* packed = scope.take<char>(packed_bytes);
   pack_rows(exec, engine, x, packed);
-  const int64_t workspace_bytes = round_up(engine.workspace_bytes(x.cols()), 64);
   char* workspaces = scope.take<char>(threads * workspace_bytes);
-  const int64_t c_elements = round_up(std::min(rows, kMaxRows), kRowGroup) * kMaxStrip;
   float* results = scope.take<float>(threads * c_elements);
 
   int64_t items = 0;
@@ -81,6 +90,12 @@ void run_engine(Exec& exec, const Kernels& kernels, const GemmEngine& engine, co
 }
 
 }  // namespace
+
+int64_t linear_scratch_bytes(const Kernels& kernels, const ScratchQuery& query, int64_t columns) {
+  const Sizes sizes(kernels.engine(query.activations, query.weights), query.rows, columns);
+  return round_up(sizes.packed_bytes, 64) +
+         query.threads * (sizes.workspace_bytes + sizes.c_elements * static_cast<int64_t>(sizeof(float)));
+}
 
 WeightView view_of(const Weight& weight, int64_t columns) {
   SPARROW_CHECK_EQ(weight.in(), columns);

@@ -233,7 +233,33 @@ void output_pass(const Pass& pass, std::span<const Group> groups, const Tensor& 
   });
 }
 
+// What make_workers takes.
+int64_t worker_bytes(const GemmEngine& engine, const ScratchQuery& query, int64_t width, int64_t columns) {
+  const int64_t elements = round_up(std::min(query.rows, kMaxRows), kRowGroup) * width;
+  return query.threads *
+         (2 * elements * static_cast<int64_t>(sizeof(float)) + round_up(engine.workspace_bytes(columns), 64));
+}
+
 }  // namespace
+
+// The groups are not known: each may end in a row group that holds one row.
+int64_t moe_scratch_bytes(const Kernels& kernels, const ScratchQuery& query, const MoeChannels& channels) {
+  const GemmEngine& engine = kernels.engine(query.activations, query.weights);
+  const int64_t pairs = query.rows * channels.top_k;
+  const int64_t groups = std::min<int64_t>(channels.num_experts, pairs);
+  const int64_t routed_rows = round_up(pairs + groups * (kRowGroup - 1), kRowGroup);
+  const int64_t shared_rows = round_up(query.rows, kRowGroup);
+  const int64_t hidden = engine.packed_bytes(routed_rows, channels.routed) +
+                         engine.packed_bytes(shared_rows, channels.shared) + (groups + 1) * 64;
+  const int64_t gathered = std::min(routed_rows + shared_rows, std::max(kPackedRows, shared_rows));
+  const int64_t first = round_up(engine.packed_bytes(gathered, channels.hidden), 64) +
+                        worker_bytes(engine, query, kMaxStrip / 2, channels.hidden);
+  const int64_t width = strip_outputs(channels.hidden, query.rows, query.threads);
+  const int64_t sums = query.threads * query.rows * width * static_cast<int64_t>(sizeof(float));
+  const int64_t second =
+      worker_bytes(engine, query, width, std::max(channels.routed, channels.shared)) + round_up(sums, 64);
+  return hidden + std::max(first, second);
+}
 
 void moe(Exec& exec, const Kernels& kernels, const Tensor& x, const Experts& experts,
          const SwigluParams& swiglu, const Tensor& out) {

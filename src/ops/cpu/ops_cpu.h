@@ -32,6 +32,9 @@ struct Experts {
 void moe(Exec& exec, const Kernels& kernels, const Tensor& x, const Experts& experts,
          const SwigluParams& swiglu, const Tensor& out);
 
+int64_t linear_scratch_bytes(const Kernels& kernels, const ScratchQuery& query, int64_t columns);
+int64_t moe_scratch_bytes(const Kernels& kernels, const ScratchQuery& query, const MoeChannels& channels);
+
 // Where element-wise row work is too small to be worth waking the other threads.
 inline constexpr int64_t kElementsPerItem = 16384;
 
