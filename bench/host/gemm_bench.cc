@@ -81,8 +81,8 @@ double read_bandwidth(ThreadPool& pool, const std::vector<char>& memory, int64_t
   const int64_t share = static_cast<int64_t>(memory.size()) / pool.size() / streams / 4096 * 4096;
   std::vector<uint64_t> sums(static_cast<size_t>(pool.size()) * 8);
   const Samples samples = sample([&] {
-    pool.run([&](int worker) {
-      const char* from = memory.data() + worker * streams * share;
+    pool.parallel_for(pool.size(), [&](int64_t part, int) {
+      const char* from = memory.data() + part * streams * share;
       uint64_t sum[8] = {};
       for (int64_t i = 0; i < share; i += 64)
         for (int64_t s = 0; s < streams; ++s) {
@@ -90,7 +90,7 @@ double read_bandwidth(ThreadPool& pool, const std::vector<char>& memory, int64_t
           std::memcpy(line, from + s * share + i, 64);
           for (int j = 0; j < 8; ++j) sum[j] += line[j];
         }
-      for (int j = 0; j < 8; ++j) sums[static_cast<size_t>(worker) * 8] += sum[j];
+      for (int j = 0; j < 8; ++j) sums[static_cast<size_t>(part) * 8] += sum[j];
     });
   });
   return static_cast<double>(share * streams * pool.size()) / samples.median;

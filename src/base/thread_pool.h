@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // ThreadPool: a fixed team that runs one parallel region at a time. The calling thread is worker 0. Regions
 // are short and follow each other closely in a decode step, so workers spin for a moment before they sleep.
+//
+// Cores may be shared with others, and then a worker gets one late or not at all. So nobody waits for a
+// worker that has not begun: a region closes as soon as the caller finds nothing left to claim, and who comes
+// later finds it closed. And nobody spins for long where spinning has been of no use.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <thread>
 #include <type_traits>
 #include <vector>
@@ -21,8 +24,9 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(threads_.size()) + 1; }
 
-  // Runs body(worker) once on every worker and returns when all are done. One caller at a time; not
-  // re-entrant.
+  // Runs body(0) on the calling thread and body(worker) at most once on each of the others: on those that
+  // come while body(0) runs. Returns when all that have begun are done. So bodies share work by claiming it,
+  // and no worker may be counted on. One caller at a time; not re-entrant.
   void run(void (*body)(void* arg, int worker), void* arg);
 
   template <typename F>
@@ -45,18 +49,35 @@ class ThreadPool {
     });
   }
 
-  // Hardware threads this process may use.
+  // Threads worth having: the least of what affinity and CPU quotas leave this process.
   static int default_size();
 
  private:
+  // How long to spin, from how it went.
+  class Patience {
+   public:
+    int64_t ns() const { return ns_; }
+    void spun(bool in_time);
+
+   private:
+    int64_t ns_ = 20'000;
+  };
+
   void work(int worker);
+  bool enter(uint32_t& seen, Patience& patience);
+  void wait_for_stragglers(uint32_t state);
+  void open();
 
   std::vector<std::thread> threads_;
   void (*body_)(void*, int) = nullptr;
   void* arg_ = nullptr;
-  std::atomic<uint32_t> epoch_{0};    // one more for each region
-  std::atomic<uint32_t> pending_{0};  // workers still in the region
+  // The region: its number, whether it is open, and how many workers are inside. One word, so that entering
+  // and closing cannot miss each other, and the kernel can compare it before a thread sleeps.
+  std::atomic<uint32_t> state_{0};
+  std::atomic<int> sleepers_{0};  // workers that sleep or are about to
+  std::atomic<bool> caller_sleeps_{false};
   std::atomic<bool> stop_{false};
+  Patience caller_patience_;
 };
 
 }  // namespace sparrow

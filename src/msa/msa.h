@@ -19,8 +19,8 @@ inline constexpr int kMaxTopK = 16;
 
 enum class Type : uint8_t { kF32, kBF16 };
 
-// CPU instruction sets, weakest first: a machine that has one has all before it. kScalar is the reference that
-// judges the others.
+// CPU instruction sets, weakest first: a machine that has one has all before it. kScalar is the reference
+// that judges the others.
 enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 // The best instruction set that works here. AMX is tried by executing it: some hypervisors hide its CPUID
@@ -28,8 +28,8 @@ enum class Isa : uint8_t { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 Isa detect_isa();
 const char* name_of(Isa isa);
 
-// The caller's threads: run() calls body(arg, worker) once for each worker in [0, count) and returns when all
-// are done.
+// The caller's threads: run() calls body(arg, worker) for worker 0 and at most once for each other one in
+// [0, count), and returns when all are done. Bodies claim their work, so nobody has to come.
 struct Workers {
   int count = 1;
   void* pool = nullptr;

@@ -10,7 +10,6 @@
 
 #include <fstream>
 
-#include "base/thread_pool.h"
 #include "model/synthetic.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
@@ -20,6 +19,7 @@ namespace {
 
 using Level = Finding::Level;
 using testing::HasSubstr;
+using testing::Not;
 
 class FakeMachine {
  public:
@@ -79,13 +79,17 @@ TEST(Doctor, LimitsOfTheControlGroupAndOfThoseAboveItCount) {
 
   machine.write("sys/fs/cgroup/user/me/cpu.max", "max 100000\n");
   EXPECT_EQ(machine.about("cores").level, Level::kOk);
+  EXPECT_THAT(machine.about("cores").text, Not(HasSubstr("control group")));
+  machine.write("sys/fs/cgroup/user/me/cpu.max", "100000 100000\n");
+  const Finding one = machine.about("cores");
+  EXPECT_EQ(one.level, Level::kOk) << "the default follows the quota";
+  EXPECT_THAT(one.text, HasSubstr("1 thread;"));
+  EXPECT_THAT(one.text, HasSubstr("the control group allows 1 at a time"));
   machine.write("sys/fs/cgroup/user/me/cpu.max", "50000 100000\n");
-  const Finding cores = machine.about("cores");
-  EXPECT_EQ(cores.level, Level::kWarn);
-  EXPECT_THAT(cores.text, HasSubstr("allows 0.5 at a time"));
-  EXPECT_THAT(cores.next, HasSubstr("--threads 1"));
-  machine.write("sys/fs/cgroup/user/me/cpu.max", strf("{} 100000\n", 100000 * ThreadPool::default_size()));
-  EXPECT_EQ(machine.about("cores").level, Level::kOk);
+  const Finding half = machine.about("cores");
+  EXPECT_EQ(half.level, Level::kWarn);
+  EXPECT_THAT(half.text, HasSubstr("allows 0.5 at a time"));
+  EXPECT_THAT(half.next, HasSubstr("raise the quota"));
 }
 
 TEST(Doctor, AMachineWithoutProcIsNoReasonToFail) {

@@ -12,7 +12,7 @@
 #include <optional>
 #include <sstream>
 
-#include "base/thread_pool.h"
+#include "base/cpu_limits.h"
 #include "cli/args/byte_size.h"
 #include "cli/plan/doctor.h"
 #include "ops/ops.h"
@@ -83,32 +83,18 @@ Finding examine_cpu(const std::filesystem::path& root) {
   return finding;
 }
 
-// The folder of this process in the hierarchy of control groups (version 2), then those above it.
-std::vector<std::filesystem::path> control_groups(const std::filesystem::path& root) {
-  const std::filesystem::path top = root / "sys/fs/cgroup";
-  std::vector<std::filesystem::path> folders;
-  std::istringstream lines(read_file(root / "proc/self/cgroup").value_or(""));
-  for (std::string line; std::getline(lines, line);) {
-    if (!line.starts_with("0::/")) continue;
-    for (std::filesystem::path at = line.substr(4); !at.empty(); at = at.parent_path())
-      folders.push_back(top / at);
-  }
-  folders.push_back(top);
-  return folders;
-}
-
+// Threads follow the limits by themselves; what they are is said, so that a slow server can be understood.
 Finding examine_cores(const std::filesystem::path& root) {
-  const int threads = ThreadPool::default_size();
-  Finding finding{Level::kOk, "cores", strf("{} threads", threads)};
-  for (const auto& folder : control_groups(root)) {
-    std::istringstream quota(read_file(folder / "cpu.max").value_or(""));
-    double allowed = 0, period = 0;
-    if (!(quota >> allowed >> period) || period <= 0) continue;
-    if (allowed / period + 0.5 > threads) continue;
-    const int whole = std::max(1, static_cast<int>(allowed / period));
-    return {Level::kWarn, "cores",
-            strf("{} threads, but the control group allows {:.3g} at a time", threads, allowed / period),
-            strf("--threads {}: threads that are stopped in turn slow each step down", whole)};
+  const CpuLimits limits = cpu_limits(root);
+  const long machine = sysconf(_SC_NPROCESSORS_ONLN);
+  std::string text = strf("{} thread{}", limits.threads(), limits.threads() == 1 ? "" : "s");
+  if (limits.affinity < machine)
+    text += strf("; affinity leaves {} of {} processors", limits.affinity, machine);
+  if (limits.quota > 0) text += strf("; the control group allows {:.3g} at a time", limits.quota);
+  Finding finding{Level::kOk, "cores", text};
+  if (limits.quota > 0 && limits.quota < 1) {
+    finding.level = Level::kWarn;
+    finding.next = "raise the quota (cpu.max, docker --cpus): even one thread is stopped in turn";
   }
   return finding;
 }

@@ -10,7 +10,7 @@
 
 namespace msa {
 
-// Runs body(worker) on every worker.
+// Runs body(worker) on the workers that come; body claims its work.
 template <typename F>
 void on_workers(const Workers& workers, F&& body) {
   if (workers.run == nullptr || workers.count <= 1) {
