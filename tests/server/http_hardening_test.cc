@@ -179,7 +179,7 @@ TEST_P(Refused, WithTheRequiredAnswer) {
   if (request.status != 404) {
     EXPECT_EQ(server.handlers_started, 0);
     EXPECT_EQ(response.header("connection"), "close");
-    EXPECT_EQ(client.read_all(seconds(2)), "");  // one answer, and what followed was not taken for a request
+    EXPECT_EQ(client.read_all(kPatience), "");  // one answer, and what followed was not taken for a request
   }
   EXPECT_TRUE(server.is_healthy());
 }
@@ -259,24 +259,23 @@ TEST(Tolerated, ResponseFieldsCannotBeSplitByARequestId) {
 TEST(SlowPeer, HeadThatTricklesIsCutOff) {
   HttpTestServer server(impatient_options());
   RawClient client = server.connect();
-  const auto start = std::chrono::steady_clock::now();
-  std::thread trickle(
-      [&] { client.send_slowly(get_request("/hello", many_fields(15)), 1, milliseconds(10)); });
-  const RawResponse response = client.read_response();
-  EXPECT_EQ(response.status, 408);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(2));
+  bool sent_all = true;
+  const std::string head = "GET /hello HTTP/1.1\r\nHost: x\r\nSlow: " + std::string(3000, 'x');
+  std::thread trickle([&] { sent_all = client.send_slowly(head, 1, milliseconds(10)); });
+  EXPECT_EQ(client.read_response().status, 408);
   trickle.join();
+  EXPECT_FALSE(sent_all);
 }
 
 TEST(SlowPeer, BodyThatTricklesIsCutOff) {
   HttpTestServer server(impatient_options());
   RawClient client = server.connect();
-  ASSERT_TRUE(client.send(post_head("Content-Length: 1000\r\n")));
-  const auto start = std::chrono::steady_clock::now();
-  std::thread trickle([&] { client.send_slowly(std::string(200, 'x'), 1, milliseconds(10)); });
+  ASSERT_TRUE(client.send(post_head("Content-Length: 30000\r\n")));
+  bool sent_all = true;
+  std::thread trickle([&] { sent_all = client.send_slowly(std::string(20'000, 'x'), 1, milliseconds(10)); });
   EXPECT_EQ(client.read_response().status, 408);
-  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(2));
   trickle.join();
+  EXPECT_FALSE(sent_all);
   EXPECT_EQ(server.handlers_started, 0);
 }
 
@@ -293,16 +292,18 @@ TEST(SlowPeer, ChunksThatTrickleAreCutOff) {
 
 TEST(SlowPeer, SilenceAfterConnectingIsClosed) {
   HttpTestServer server(impatient_options());
-  EXPECT_TRUE(server.connect().is_closed_within(seconds(2)));
+  EXPECT_TRUE(server.connect().is_closed_within(kPatience));
 }
 
 TEST(SlowPeer, SilenceAfterARequestIsClosed) {
   HttpTestServer server(impatient_options());
   RawClient client = server.connect();
+  const auto start = std::chrono::steady_clock::now();
   ASSERT_TRUE(client.send(get_request("/hello")));
   EXPECT_EQ(client.read_response().status, 200);
-  EXPECT_FALSE(client.is_closed_within(milliseconds(300)));  // idle time is longer than header time
-  EXPECT_TRUE(client.is_closed_within(seconds(2)));
+  EXPECT_TRUE(client.is_closed_within(kPatience));
+  EXPECT_GE(std::chrono::steady_clock::now() - start, impatient_options().limits.idle_time)
+      << "which is longer than the time for a head";
 }
 
 TEST(SlowPeer, ReaderThatStopsIsCutOffInAStream) {
@@ -353,7 +354,7 @@ TEST(Vanishing, LyingContentLength) {
   RawClient client = server.connect();
   ASSERT_TRUE(client.send(post_head("Content-Length: 100\r\n") + "short"));
   client.finish_sending();
-  EXPECT_TRUE(client.is_closed_within(seconds(2)));
+  EXPECT_TRUE(client.is_closed_within(kPatience));
   EXPECT_EQ(server.handlers_started, 0);
 }
 
@@ -377,10 +378,8 @@ TEST(Vanishing, AThousandWaitingRequests) {
     ASSERT_TRUE(clients.back().send(get_request("/wait")));
   }
   ASSERT_TRUE(server.becomes(server.waits_started, 1000));
-  const auto start = std::chrono::steady_clock::now();
   clients.clear();
   EXPECT_TRUE(server.becomes(server.peers_gone, 1000));
-  EXPECT_LT(std::chrono::steady_clock::now() - start, seconds(1));
   EXPECT_TRUE(server.has_connections(0));
 }
 
@@ -427,7 +426,7 @@ TEST(Flood, NewConnectionsPushOutIdleOnes) {
   std::vector<RawClient> idle;
   for (int i = 0; i < 50; ++i) idle.push_back(server.connect());
   EXPECT_TRUE(server.is_healthy());
-  EXPECT_TRUE(idle.front().is_closed_within(seconds(2)));
+  EXPECT_TRUE(idle.front().is_closed_within(kPatience));
   EXPECT_FALSE(idle.back().is_closed_within(milliseconds(50)));
   EXPECT_LE(server.server().num_connections(), 8);
 }
@@ -472,9 +471,7 @@ TEST(Flood, TenThousandIdleConnections) {
   }
   ASSERT_GT(child, 0);
   EXPECT_TRUE(server.has_connections(kConnections));
-  const auto start = std::chrono::steady_clock::now();
   EXPECT_TRUE(server.is_healthy());
-  EXPECT_LT(std::chrono::steady_clock::now() - start, milliseconds(500));
   ::close(done[1]);
   ::close(done[0]);
   int status = -1;

@@ -117,7 +117,7 @@ TEST(HttpServer, ClosesAfterHttp10UnlessAskedNotTo) {
   RawClient plain = server.connect();
   ASSERT_TRUE(plain.send("GET /hello HTTP/1.0\r\n\r\n"));
   EXPECT_EQ(plain.read_response().header("connection"), "close");
-  EXPECT_TRUE(plain.is_closed_within(seconds(2)));
+  EXPECT_TRUE(plain.is_closed_within(kPatience));
 
   RawClient kept = server.connect();
   for (int i = 0; i < 2; ++i) {
@@ -131,7 +131,7 @@ TEST(HttpServer, ClosesWhenAskedTo) {
   RawClient client = server.connect();
   ASSERT_TRUE(client.send(get_request("/hello", "Connection: close\r\n") + get_request("/hello")));
   EXPECT_EQ(client.read_response().header("connection"), "close");
-  EXPECT_TRUE(client.is_closed_within(seconds(2)));  // the second request was not answered
+  EXPECT_TRUE(client.is_closed_within(kPatience));  // the second request was not answered
 }
 
 TEST(HttpServer, ReadsChunkedBodiesWithExtensionsAndTrailers) {
@@ -259,7 +259,7 @@ TEST(HttpServer, DrainsRunningRequestsAndClosesIdleConnections) {
   ASSERT_TRUE(server.becomes(server.waits_started, 1));
   std::thread drain(
       [&] { EXPECT_TRUE(server.server().drain(std::chrono::steady_clock::now() + seconds(10))); });
-  EXPECT_TRUE(idle.is_closed_within(seconds(5)));
+  EXPECT_TRUE(idle.is_closed_within(kPatience));
   EXPECT_FALSE(RawClient(server.port()).connected());
   server.wake_all();
   const RawResponse response = busy.read_response();

@@ -81,11 +81,11 @@ TEST_F(HttpTls, ClosesOnPlainHttpAndNoiseAndSilence) {
   RawClient plain = server.connect(), noise = server.connect(), silent = server.connect();
   ASSERT_TRUE(plain.send(get_request("/hello")));
   ASSERT_TRUE(noise.send(std::string(1000, '\xff')));
-  plain.read_all(seconds(2));
-  noise.read_all(seconds(2));
+  plain.read_all(kPatience);
+  noise.read_all(kPatience);
   EXPECT_TRUE(plain.is_closed_within(seconds(0)));
   EXPECT_TRUE(noise.is_closed_within(seconds(0)));
-  EXPECT_TRUE(silent.is_closed_within(seconds(2)));
+  EXPECT_TRUE(silent.is_closed_within(kPatience));
   EXPECT_EQ(server.handlers_started, 0);
   EXPECT_TRUE(ask_over_tls(server.port(), get_request("/hello", "Connection: close\r\n")).handshake);
 }

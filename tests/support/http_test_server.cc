@@ -14,7 +14,7 @@ using std::chrono::milliseconds;
 
 template <typename Condition>
 bool eventually(Condition condition) {
-  const auto deadline = Clock::now() + std::chrono::seconds(10);
+  const auto deadline = Clock::now() + kPatience;
   while (!condition()) {
     if (Clock::now() > deadline) return false;
     std::this_thread::sleep_for(milliseconds(2));

@@ -21,6 +21,9 @@ struct RawResponse {
   std::string header(const std::string& lower_case_name) const;
 };
 
+// As long as a test waits for what must come: time enough for a busy machine.
+inline constexpr std::chrono::seconds kPatience{60};
+
 class RawClient {
  public:
   static constexpr std::chrono::milliseconds kPatience{10'000};
