@@ -92,7 +92,20 @@ DType index_dtype(DType kv_dtype) {
   return kv_dtype == DType::kF8E4M3 ? DType::kBF16 : kv_dtype;
 }
 
+Status check_isa(const LoadOptions& options) {
+  if (options.isa == "auto") return Ok{};
+  const std::optional<CpuIsa> isa = ops::cpu_isa_named(options.isa);
+  if (!isa)
+    return Error{Errc::kInvalidArgument,
+                 strf("--isa must be auto, avx2, avx512, avx512-bf16 or amx, got {}", options.isa)};
+  const CpuIsa best = ops::detect_cpu_isa();
+  if (*isa <= best) return Ok{};
+  return Error{Errc::kUnsupported, strf("--isa {}: this machine does not have it; its best is {}",
+                                        options.isa, ops::name_of(best))};
+}
+
 Status check(const LoadOptions& options) {
+  SPARROW_TRY(check_isa(options));
   if (const auto& share = options.gpu_memory_utilization) {
     if (!(*share > 0 && *share <= 1))
       return Error{Errc::kInvalidArgument,
@@ -169,6 +182,7 @@ Result<std::unique_ptr<ModelRunner>> start_runner(const ModelConfig& config, con
 Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, EngineOptions options,
                                              const LoadOptions& load) {
   options.device = device_of(load);
+  options.isa = ops::cpu_isa_named(load.isa);
   if (options.device == Device::kCuda) {
     options.gpu.kv_dtype =
         SPARROW_TRY(cache_dtype(load.kv_cache_dtype, checkpoint.config().dtype, options.device));

@@ -10,6 +10,11 @@ namespace sparrow {
 Result<std::unique_ptr<CpuRunner>> CpuRunner::create(const ModelConfig& config, const Weights& weights,
                                                      const RunnerOptions& options) {
   constexpr double kGiB = 1024.0 * 1024 * 1024;
+  if (options.isa > ops::detect_cpu_isa())
+    return Error{Errc::kInvalidArgument,
+                 strf("{} kernels do not run on this machine; its best are {}", ops::name_of(options.isa),
+                      ops::name_of(ops::detect_cpu_isa())),
+                 "isa"};
   const int64_t num_blocks = blocks_for_tokens(options.cache_tokens);
   const KvCacheShape shape = TextModel(config, weights).cache_shape(static_cast<int>(num_blocks));
   const double bytes = static_cast<double>(shape.block_bytes()) * static_cast<double>(num_blocks);

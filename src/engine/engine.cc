@@ -40,6 +40,7 @@ struct Engine::Inbox {
     RequestId id;
     Request request;
     std::shared_ptr<TokenChannel> channel;
+    SchedulerTime arrived;
   };
 
   mutable std::mutex mutex;
@@ -129,7 +130,7 @@ Result<std::unique_ptr<TokenStream>> Engine::submit(Request request) {
     channel = std::make_shared<TokenChannel>(request.num_outputs(), options_.events_per_output,
                                              [inbox = inbox_, id] { inbox->signal(id); });
     inbox_->queued.emplace(id, channel);
-    inbox_->submissions.push_back({id, std::move(request), channel});
+    inbox_->submissions.push_back({id, std::move(request), channel, std::chrono::steady_clock::now()});
   }
   inbox_->work.notify_one();
   return std::make_unique<TokenStream>(std::move(channel), id);
@@ -196,8 +197,8 @@ bool Engine::take_inbox(bool can_run) {
     inbox_->num_live += static_cast<int>(submissions.size());
     stopping = inbox_->stopping;
   }
-  const SchedulerTime now = std::chrono::steady_clock::now();
-  for (Inbox::Submission& s : submissions) core_->add(s.id, std::move(s.request), std::move(s.channel), now);
+  for (Inbox::Submission& s : submissions)
+    core_->add(s.id, std::move(s.request), std::move(s.channel), s.arrived);
   for (const RequestId id : signals) core_->attend(id);
   if (stopping) core_->cancel_all();
   for (auto& question : questions) question.set_value(core_->waiting());

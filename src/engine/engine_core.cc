@@ -55,6 +55,7 @@ Result<std::unique_ptr<EngineCore>> EngineCore::create(const ModelConfig& config
                                .max_batch_tokens = options.max_batch_tokens,
                                .max_sequences = options.max_sequences};
   if (options.threads > 0) runner_options.threads = options.threads;
+  if (options.isa) runner_options.isa = *options.isa;
   auto runner = SPARROW_TRY(ModelRunner::create(config, weights, runner_options));
   return std::unique_ptr<EngineCore>(new EngineCore(config, options, max_model_tokens, std::move(runner)));
 }
@@ -66,7 +67,9 @@ EngineCore::EngineCore(const ModelConfig& config, const EngineOptions& options, 
       max_choices_(options.max_sequences),
       run_ahead_(options.run_ahead.value_or(options.device == Device::kCuda)),
       runner_(std::move(runner)),
-      scheduler_(runner_->pool(), scheduler_limits(options, max_model_tokens)) {}
+      scheduler_(runner_->pool(), scheduler_limits(options, max_model_tokens)),
+      bound_steps_(options.bound_steps.value_or(options.device == Device::kCpu)),
+      budget_(options.max_batch_tokens) {}
 
 RequestLimits EngineCore::request_limits() const {
   return {.vocab_size = config_.vocab_size,
@@ -80,6 +83,7 @@ void EngineCore::add(RequestId id, Request request, std::shared_ptr<TokenChannel
   auto active = std::make_unique<ActiveRequest>();
   ActiveRequest& r = *active;
   r.id = id;
+  r.arrived = now;
   r.channel = std::move(channel);
   r.end_ids = request.stop_ids;
   if (!request.ignore_eos)
@@ -205,15 +209,22 @@ void EngineCore::set_paused(ActiveRequest& request, bool paused) {
 
 void EngineCore::expire(const StepPlan& plan) {
   for (const Expired& expired : plan.expired) {
-    const int num_choices = outputs_.at(expired.id).request->request.n;
+    ActiveRequest& request = *outputs_.at(expired.id).request;
+    if (!request.started) request.waited = waited_until_now(request, expired.reason);
+    const int num_choices = request.request.n;
     for (SequenceId id = expired.id; id < expired.id + static_cast<SequenceId>(num_choices); ++id)
       end(id, {.output = outputs_.at(id).index, .finish = FinishReason::kDeadline});
   }
 }
 
 bool EngineCore::step(SchedulerTime now) {
+  now_ = now;
   if (flight_.num_tokens == 0) {
     launched_ = std::chrono::steady_clock::now();
+    if (bound_steps_) {
+      step_tokens_ = budget_.tokens(/*shared=*/outputs_.size() > 1);
+      scheduler_.set_step_tokens(step_tokens_);
+    }
     const StepPlan& plan = scheduler_.plan(now);
     expire(plan);
     if (plan.slices.empty()) {
@@ -273,7 +284,7 @@ void EngineCore::fill_slices(const StepPlan& plan, Flight& flight) {
     slice.logit_offsets.clear();
     Output& output = outputs_.at(from.sequence->id);
     ActiveRequest& request = *output.request;
-    if (!std::exchange(request.started, true)) leave_queue(request);
+    if (!request.started) start(request, from.sequence->wait_reason);
     if (request.request.prompt_logprobs) {
       const int64_t first_row = std::max(from.first, output.num_prompt_logprobs);
       for (int64_t row = 0; row < num_prompt_rows(from, first_row); ++row)
@@ -283,7 +294,18 @@ void EngineCore::fill_slices(const StepPlan& plan, Flight& flight) {
   }
 }
 
-void EngineCore::send(const ActiveRequest& request, TokenEvent event) {
+TokenEvent::Waited EngineCore::waited_until_now(const ActiveRequest& request, WaitReason reason) const {
+  return {std::max(0.0, std::chrono::duration<double>(now_ - request.arrived).count()), reason};
+}
+
+void EngineCore::start(ActiveRequest& request, WaitReason waited_for) {
+  request.started = true;
+  request.waited = waited_until_now(request, waited_for);
+  leave_queue(request);
+}
+
+void EngineCore::send(ActiveRequest& request, TokenEvent event) {
+  event.waited = std::exchange(request.waited, std::nullopt);
   outgoing_.push_back({request.id, request.channel, std::move(event)});
 }
 
@@ -308,6 +330,7 @@ void EngineCore::deliver() {
 }
 
 void EngineCore::count_step(int num_tokens, int num_sequences, double seconds) {
+  if (bound_steps_) budget_.took(seconds, num_tokens, step_tokens_, /*prompts=*/num_tokens > num_sequences);
   stats_.computed_tokens += num_tokens;
   ++stats_.steps;
   stats_.step_sequences += num_sequences;
@@ -322,6 +345,7 @@ EngineStats EngineCore::stats() const {
   const SchedulerStats s = scheduler_.stats();
   stats.running_sequences = s.running;
   stats.waiting_sequences = s.waiting;
+  stats.waiting_by_reason = s.waiting_by_reason;
   stats.live_requests = static_cast<int>(requests_.size());
   stats.queued_requests = num_queued_;
   stats.blocks_total = s.blocks_total;

@@ -16,6 +16,7 @@
 #include "engine/model_runner.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/step_budget.h"
 #include "engine/token_stream.h"
 
 namespace sparrow {
@@ -60,6 +61,8 @@ class EngineCore {
     std::vector<SequenceId> sequences;  // [output]; of ended ones too
     int outputs_left = 0;
     bool started = false, paused = false;
+    SchedulerTime arrived;
+    std::optional<TokenEvent::Waited> waited;  // once it has started, until it is told
   };
 
   // One choice of one prompt, until it ends.
@@ -108,12 +111,14 @@ class EngineCore {
   void launch_ahead(const Flight& flight, SchedulerTime now);
   void collect(Flight& flight);
   void fill_slices(const StepPlan& plan, Flight& flight);
+  void start(ActiveRequest& request, WaitReason waited_for);
+  TokenEvent::Waited waited_until_now(const ActiveRequest& request, WaitReason reason) const;
   void score_prompts(const StepPlan& plan, const Flight& flight);
   void ask_for_draws(const StepPlan& plan, Flight& flight);
   // The event of a draw that needs no logits: one that failed before, or of which nothing is wanted.
   std::optional<TokenEvent> event_without_draw(const Output& output) const;
   void finish_draw(Drawn& drawn, Draw draw);
-  void send(const ActiveRequest& request, TokenEvent event);
+  void send(ActiveRequest& request, TokenEvent event);
   void send_drawn(Flight& flight);
   // With its last event an output is over, and the request with its last output.
   void end(SequenceId sequence, TokenEvent event);
@@ -128,6 +133,9 @@ class EngineCore {
   const bool run_ahead_;
   std::unique_ptr<ModelRunner> runner_;
   Scheduler scheduler_;
+  const bool bound_steps_;
+  StepBudget budget_;
+  int step_tokens_ = 0;  // what the running step was given
   EngineStats stats_;
   int num_queued_ = 0;
   std::vector<RequestId> left_queue_;
@@ -136,6 +144,7 @@ class EngineCore {
 
   Flight flight_, ahead_;                           // the step that runs, and the one behind it
   std::chrono::steady_clock::time_point launched_;  // flight_, or the step before it ended
+  SchedulerTime now_;                               // of the last call that told it
 
   // One step's lists, kept for their memory.
   std::vector<int32_t> sampled_;

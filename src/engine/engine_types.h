@@ -2,6 +2,7 @@
 // What an engine is told, what it runs with, and what it has done. Plain data.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -10,6 +11,8 @@
 
 #include "base/progress.h"
 #include "base/tensor.h"
+#include "device/exec.h"
+#include "engine/wait_reason.h"
 
 namespace sparrow {
 
@@ -27,11 +30,13 @@ struct GpuOptions {
 struct EngineOptions {
   Device device = Device::kCpu;
   GpuOptions gpu;
-  int64_t cache_tokens = 0;      // that the cache holds, rounded up to blocks; 0: what fits (GPU only)
-  int threads = 0;               // 0: all the process may use
-  int64_t max_model_tokens = 0;  // of a prompt and its output together; 0: what the model was made for
-  int max_batch_tokens = 512;    // run in one step
-  int max_sequences = 256;       // running at the same time
+  int64_t cache_tokens = 0;         // that the cache holds, rounded up to blocks; 0: what fits (GPU only)
+  int threads = 0;                  // 0: all the process may use
+  std::optional<CpuIsa> isa;        // default: the best that works here
+  int64_t max_model_tokens = 0;     // of a prompt and its output together; 0: what the model was made for
+  int max_batch_tokens = 512;       // run in one step
+  std::optional<bool> bound_steps;  // fewer where a step would take too long; default: on a CPU
+  int max_sequences = 256;          // running at the same time
   bool prefix_caching = true;
   int max_queued_requests = 1024;  // that have not started; more are refused with Errc::kBusy
   int events_per_output = 64;      // a TokenStream holds before its request pauses
@@ -64,8 +69,9 @@ struct WaitingSequence {
 struct EngineStats {
   // Now.
   int running_sequences = 0, waiting_sequences = 0;
-  int live_requests = 0;    // accepted, not ended
-  int queued_requests = 0;  // those of them of which nothing has run yet
+  std::array<int, kNumWaitReasons> waiting_by_reason{};  // of the waiting ones
+  int live_requests = 0;                                 // accepted, not ended
+  int queued_requests = 0;                               // those of them of which nothing has run yet
   int blocks_total = 0, blocks_in_use = 0, blocks_cached = 0, blocks_free = 0;
 
   // Since the start.

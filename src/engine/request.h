@@ -11,6 +11,7 @@
 
 #include "engine/sampling_params.h"
 #include "engine/token_constraint.h"
+#include "engine/wait_reason.h"
 
 namespace sparrow {
 
@@ -75,6 +76,12 @@ struct TokenEvent {
   std::optional<FinishReason> finish;  // the last event of this output
   std::string error;                   // with FinishReason::kError
   int64_t cached_tokens = 0;           // of its prompt, taken from the prefix cache
+  // With the first event of a request: how long it waited to start, and for what at last.
+  struct Waited {
+    double seconds;
+    WaitReason reason;
+  };
+  std::optional<Waited> waited;
   // With the first event of a prompt's first choice: of every prompt token but the first.
   std::vector<TokenLogprobs> prompt_logprobs;
 };

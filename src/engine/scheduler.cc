@@ -22,6 +22,7 @@ Status validate(const SchedulerLimits& limits) {
   SPARROW_TRY(positive("max_sequences", limits.max_sequences));
   SPARROW_TRY(positive("max_model_tokens", limits.max_model_tokens));
   SPARROW_TRY(positive("min_chunk", limits.min_chunk));
+  SPARROW_TRY(positive("max_priority", limits.max_priority));
   // Otherwise running sequences would have to take turns.
   if (limits.max_batch_tokens < limits.max_sequences)
     return Error{Errc::kInvalidArgument, strf("max_batch_tokens must be at least max_sequences = {}, got {}",
@@ -34,7 +35,7 @@ Status validate(const SchedulerLimits& limits) {
 }
 
 Scheduler::Scheduler(BlockPool& pool, const SchedulerLimits& limits)
-    : pool_(pool), limits_(limits), cache_(pool) {
+    : pool_(pool), limits_(limits), step_tokens_(limits.max_batch_tokens), cache_(pool) {
   SPARROW_CHECK(validate(limits).ok());
 }
 
@@ -67,8 +68,9 @@ Result<SequenceId> Scheduler::add(SequenceSpec spec, SchedulerTime now) {
                  strf("prompt of {} tokens and output of up to {} need {} blocks of the cache, which has {}",
                       prompt_tokens, total_tokens - prompt_tokens, blocks, pool_.num_blocks())};
   next_id_ += spec.num_choices;
-  sequence->order = std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() +
-                    spec.priority * limits_.priority_step.count();
+  sequence->order =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() +
+      std::clamp(spec.priority, -limits_.max_priority, limits_.max_priority) * limits_.priority_step.count();
   if (limits_.prefix_caching)
     cache_.extend_digests(content(*sequence), prompt_tokens / kBlockTokens, sequence->digests);
   earliest_deadline_ = std::min(earliest_deadline_, sequence->queue_deadline);
@@ -133,15 +135,17 @@ const Sequence* Scheduler::find(SequenceId id) const {
   return at == sequences_.end() ? nullptr : at->second.get();
 }
 
+WaitReason Scheduler::reason_of(const Sequence& waiting) const {
+  if (waiting.paused) return WaitReason::kPaused;
+  if (waiting.waits_for != 0) return WaitReason::kSharedPrefix;
+  if (num_choices_running_ + waiting.num_choices > limits_.max_sequences) return WaitReason::kSequences;
+  return waiting.blocks_missing > 0 ? WaitReason::kBlocks : WaitReason::kTurn;
+}
+
 std::optional<WaitingInfo> Scheduler::waiting_info(SequenceId id) const {
   const Sequence* sequence = find(id);
   if (sequence == nullptr || sequence->state != SequenceState::kWaiting) return std::nullopt;
-  const WaitReason reason = sequence->paused           ? WaitReason::kPaused
-                            : sequence->waits_for != 0 ? WaitReason::kSharedPrefix
-                            : num_choices_running_ + sequence->num_choices > limits_.max_sequences
-                                ? WaitReason::kSequences
-                            : sequence->blocks_missing > 0 ? WaitReason::kBlocks
-                                                           : WaitReason::kTurn;
+  const WaitReason reason = reason_of(*sequence);
   return WaitingInfo{.queue_position = static_cast<int64_t>(waiting_index(*sequence)),
                      .reason = reason,
                      .blocks_missing = reason == WaitReason::kBlocks ? sequence->blocks_missing : 0};
@@ -151,6 +155,8 @@ SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = totals_;
   stats.running = static_cast<int>(running_.size());
   stats.waiting = static_cast<int>(waiting_.size());
+  for (const Waiting& waiting : waiting_)
+    ++stats.waiting_by_reason[static_cast<size_t>(reason_of(*waiting.sequence))];
   stats.blocks_total = pool_.num_blocks();
   stats.blocks_in_use = pool_.num_in_use();
   stats.blocks_cached = pool_.num_cached();

@@ -8,6 +8,7 @@
 //   commit()                       the ids that were drawn
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "base/result.h"
 #include "engine/sequence.h"
 #include "engine/step_plan.h"
+#include "engine/wait_reason.h"
 #include "kv/block_pool.h"
 #include "kv/prefix_cache.h"
 
@@ -30,19 +32,14 @@ struct SchedulerLimits {
   int64_t max_model_tokens = 0;
   bool prefix_caching = true;
   int min_chunk = kBlockTokens;  // of a prompt, when several share a step
-  // One step of priority counts as much as having arrived this much later. So nobody is overtaken for ever.
+  // One step of priority counts as much as having arrived this much later, and steps beyond the most count no
+  // more. So nobody is overtaken by those who come later than that, whatever they ask for: with these ten
+  // minutes.
   std::chrono::milliseconds priority_step{60'000};
+  int max_priority = 10;
 };
 
 Status validate(const SchedulerLimits& limits);
-
-enum class WaitReason : uint8_t {
-  kTurn,          // has not been looked at yet
-  kSequences,     // max_sequences are running
-  kBlocks,        // WaitingInfo::blocks_missing
-  kSharedPrefix,  // its prefix is being computed by another
-  kPaused,
-};
 
 struct WaitingInfo {
   int64_t queue_position;  // 0: first
@@ -52,6 +49,7 @@ struct WaitingInfo {
 
 struct SchedulerStats {
   int running = 0, waiting = 0;
+  std::array<int, kNumWaitReasons> waiting_by_reason{};
   int blocks_total = 0, blocks_in_use = 0, blocks_cached = 0, blocks_free = 0;
   int64_t prefix_tokens_queried = 0, prefix_tokens_hit = 0;
   int64_t preemptions = 0;
@@ -74,6 +72,10 @@ class Scheduler {
   bool finish(SequenceId id);
 
   void set_paused(SequenceId id, bool paused);
+
+  // How many tokens a step may have, within the limits, for those to come. All decodes run, and prompts get
+  // on, whatever it is.
+  void set_step_tokens(int num_tokens) { step_tokens_ = num_tokens; }
 
   // The next step; valid until commit(), which must follow. No slices: nothing can run now.
   const StepPlan& plan(SchedulerTime now);
@@ -114,6 +116,7 @@ class Scheduler {
   void take_blocks(Sequence& sequence, int64_t num_blocks);
   void plan_prefills();
   void add_slice(Sequence& sequence, int64_t num_tokens);
+  WaitReason reason_of(const Sequence& waiting) const;
 
   bool others_want_to_run(SchedulerTime now) const;
   void publish(Sequence& sequence, int64_t num_computed);
@@ -129,6 +132,7 @@ class Scheduler {
 
   BlockPool& pool_;
   const SchedulerLimits limits_;
+  int step_tokens_;
   PrefixCache cache_;
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   std::vector<Sequence*> running_;

@@ -14,6 +14,8 @@ constexpr int kMaxOvertaken = 64;
 constexpr size_t kMaxPassedOver = 8;  // in one step, to bound its cost
 // Steps after which a sequence that did not get its blocks looks for a longer known prefix.
 constexpr uint64_t kAskAgainSteps = 32;
+// Of prompts in a step, however little time there is: what a kernel computes at a time.
+constexpr int64_t kLeastPromptTokens = 16;
 
 }  // namespace
 
@@ -29,6 +31,7 @@ const StepPlan& Scheduler::plan(SchedulerTime now) {
   plan_decodes();
   admit();
   plan_prefills();
+  for (const Waiting& waiting : waiting_) waiting.sequence->wait_reason = reason_of(*waiting.sequence);
   ++totals_.steps;
   totals_.tokens_planned += plan_.num_tokens;
   return plan_;
@@ -40,7 +43,7 @@ void Scheduler::drop_expired(SchedulerTime now) {
     const Sequence& sequence = *waiting.sequence;
     if (sequence.started) continue;
     if (now >= sequence.queue_deadline)
-      plan_.expired.push_back({.id = sequence.id, .owner = sequence.owner});
+      plan_.expired.push_back({.id = sequence.id, .owner = sequence.owner, .reason = sequence.wait_reason});
     else
       earliest_deadline_ = std::min(earliest_deadline_, sequence.queue_deadline);
   }
@@ -219,12 +222,17 @@ void Scheduler::take_blocks(Sequence& sequence, int64_t num_blocks) {
 // others. If there are too many for chunks of min_chunk, half of the places go to those nearest to their end,
 // so that a short one is soon done, and half to those that have waited longest, so that a long one gets on.
 void Scheduler::plan_prefills() {
-  int64_t left = limits_.max_batch_tokens - plan_.num_tokens;
+  int64_t left =
+      std::clamp<int64_t>(step_tokens_ - plan_.num_tokens, kLeastPromptTokens, limits_.max_batch_tokens);
+  left = std::min<int64_t>(left, limits_.max_batch_tokens - plan_.num_tokens);
+  // In a short step two prompts have a part: the one that is soonest done and the one that has waited
+  // longest.
+  const int64_t chunk = std::min<int64_t>(limits_.min_chunk, std::max(left / 2, kLeastPromptTokens));
   const auto by_standing = [](const Sequence* a, const Sequence* b) {
     return std::pair(a->order, a->id) < std::pair(b->order, b->id);
   };
   const size_t served =
-      std::min(prefills_.size(), static_cast<size_t>(std::max<int64_t>(left / limits_.min_chunk, left > 0)));
+      std::min(prefills_.size(), static_cast<size_t>(std::max<int64_t>(left / chunk, left > 0)));
   const auto remaining = [](const Sequence* s) { return s->num_tokens() - s->num_computed; };
   const auto shorter = [&](const Sequence* a, const Sequence* b) {
     return remaining(a) != remaining(b) ? remaining(a) < remaining(b) : by_standing(a, b);

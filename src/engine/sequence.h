@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/wait_reason.h"
 #include "kv/block_table.h"
 #include "kv/prefix_cache.h"
 
@@ -60,16 +61,17 @@ struct Sequence {
   int64_t num_published = 0;    // blocks that the prefix cache knows
 
   // The scheduler's notes.
-  int64_t order = 0;           // arrival, moved by priority: who is smaller goes first
-  uint64_t last_step = 0;      // that it had a part in
-  int num_planned = 0;         // steps with a part of it that are not committed
-  SequenceId waits_for = 0;    // computes the prefix it needs; 0: nobody
-  int64_t blocks_awaited = 0;  // of that prefix
-  int64_t blocks_wanted = 0;   // when it last asked, and
-  int64_t blocks_missing = 0;  // how many of them there were not
-  uint64_t ask_again = 0;      // the step in which it asks again whatever the pool says
-  int num_overtaken = 0;       // by sequences behind it that needed less
-  bool has_followers = false;  // some sequence waits_for it
+  int64_t order = 0;                           // arrival, moved by priority: who is smaller goes first
+  uint64_t last_step = 0;                      // that it had a part in
+  int num_planned = 0;                         // steps with a part of it that are not committed
+  SequenceId waits_for = 0;                    // computes the prefix it needs; 0: nobody
+  int64_t blocks_awaited = 0;                  // of that prefix
+  int64_t blocks_wanted = 0;                   // when it last asked, and
+  int64_t blocks_missing = 0;                  // how many of them there were not
+  uint64_t ask_again = 0;                      // the step in which it asks again whatever the pool says
+  int num_overtaken = 0;                       // by sequences behind it that needed less
+  bool has_followers = false;                  // some sequence waits_for it
+  WaitReason wait_reason = WaitReason::kTurn;  // when it was last looked at and could not start
 
   int64_t num_tokens() const { return static_cast<int64_t>(ids.size()); }
   // The last token that is drawn is never run.

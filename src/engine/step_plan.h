@@ -20,6 +20,7 @@ struct PlanSlice {
 struct Expired {
   SequenceId id;
   uint64_t owner;
+  WaitReason reason;  // why it had not
 };
 
 struct StepPlan {

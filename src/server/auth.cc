@@ -60,6 +60,16 @@ std::optional<KeyTicket> KeyTicket::take(std::shared_ptr<const ApiKey> key) {
   return ticket;
 }
 
+std::optional<PriorityRange> PriorityRange::parse(std::string_view text) {
+  PriorityRange range;
+  const char* const end = text.data() + text.size();
+  const auto low = std::from_chars(text.data(), end, range.low);
+  if (low.ec != std::errc{} || !std::string_view(low.ptr, end).starts_with("..")) return std::nullopt;
+  const auto high = std::from_chars(low.ptr + 2, end, range.high);
+  if (high.ec != std::errc{} || high.ptr != end || range.low > range.high) return std::nullopt;
+  return range;
+}
+
 KeyTicket& KeyTicket::operator=(KeyTicket&& other) noexcept {
   if (this != &other) {
     release();
@@ -92,6 +102,13 @@ ApiKeys::ApiKeys() : keys_(std::make_shared<Keys>()) {
 std::shared_ptr<const ApiKeys::Keys> ApiKeys::snapshot() const {
   const std::lock_guard lock(mutex_);
   return keys_;
+}
+
+void ApiKeys::set_anonymous_limits(const KeyLimits& limits) {
+  auto anonymous = std::make_shared<ApiKey>(*anonymous_);
+  anonymous->limits = limits;
+  const std::lock_guard lock(mutex_);
+  anonymous_ = std::move(anonymous);
 }
 
 void ApiKeys::replace_with(ApiKeys& fresh) {
@@ -168,8 +185,11 @@ Status ApiKeys::add_line(std::string_view line, const std::string& where, KeyLim
       limits.max_requests = static_cast<int>(number);
     else if (field == "tokens" && is_number)
       limits.max_tokens = number;
+    else if (const auto range = PriorityRange::parse(value); field == "priority" && range)
+      limits.priorities = *range;
     else
-      return fail("after the key only name=TEXT, requests=NUMBER and tokens=NUMBER may follow");
+      return fail(
+          "after the key only name=TEXT, requests=NUMBER, tokens=NUMBER and priority=LO..HI may follow");
   }
   const Status added = add(key, std::move(name), limits);
   return added.ok() ? added : fail(added.error().message);
@@ -177,7 +197,10 @@ Status ApiKeys::add_line(std::string_view line, const std::string& where, KeyLim
 
 std::shared_ptr<const ApiKey> ApiKeys::authenticate(const std::string* authorization) const {
   const std::shared_ptr<const Keys> keys = snapshot();
-  if (keys->empty()) return anonymous_;
+  if (keys->empty()) {
+    const std::lock_guard lock(mutex_);
+    return anonymous_;
+  }
   constexpr std::string_view kScheme = "Bearer ";
   if (!authorization || !same_field_name(std::string_view(*authorization).substr(0, kScheme.size()), kScheme))
     return nullptr;

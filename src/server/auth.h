@@ -4,6 +4,7 @@
 // called on any thread.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -19,10 +20,20 @@
 
 namespace sparrow {
 
+// What a request's `priority` may be; what lies outside counts as the nearest. By default nobody has a say.
+struct PriorityRange {
+  int low = 0, high = 0;  // smaller runs first
+
+  // "LO..HI", such as -10..10.
+  static std::optional<PriorityRange> parse(std::string_view text);
+  int nearest(int priority) const { return std::clamp(priority, low, high); }
+};
+
 // 0: no limit.
 struct KeyLimits {
   int max_requests = 0;    // at the same time
   int64_t max_tokens = 0;  // prompt and room for the answer, of all requests at the same time
+  PriorityRange priorities;
 };
 
 // What a key holds now. It outlives a change of the key's limits.
@@ -54,6 +65,7 @@ class KeyTicket {
   // The tokens of the request, once they are known. False: the key's requests hold too many already. A key
   // may always run one request, however large.
   bool add_tokens(int64_t tokens);
+  const KeyLimits& limits() const { return key_->limits; }  // of a ticket that was taken
   void release();
 
  private:
@@ -71,8 +83,12 @@ class ApiKeys {
   // Keys separated by commas or white space, as an environment variable or a flag holds them. `source` names
   // the place in messages.
   Status add_list(std::string_view keys, std::string_view source, KeyLimits limits = {});
-  // One key a line, then optionally name=..., requests=..., tokens=... for that key; # starts a comment.
+  // One key a line, then optionally name=..., requests=..., tokens=..., priority=LO..HI for that key; #
+  // starts a comment.
   Status add_file(const std::string& path, KeyLimits limits = {});
+
+  // Of everybody, where there are no keys.
+  void set_anonymous_limits(const KeyLimits& limits);
 
   // Takes the keys of `fresh` instead of these. What a key that stays holds goes on counting.
   void replace_with(ApiKeys& fresh);
@@ -90,7 +106,7 @@ class ApiKeys {
   Status add_line(std::string_view line, const std::string& where, KeyLimits limits);
   std::shared_ptr<const Keys> snapshot() const;
 
-  mutable std::mutex mutex_;    // of the pointer, not of what it points to
+  mutable std::mutex mutex_;    // of the pointers, not of what they point to
   std::shared_ptr<Keys> keys_;  // the vector changes only before the server starts
   std::shared_ptr<const ApiKey> anonymous_;
 };

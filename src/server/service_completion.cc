@@ -2,6 +2,7 @@
 // Completions: body -> engine -> answer, whole or as it comes.
 #include <boost/asio/post.hpp>
 #include <chrono>
+#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -49,6 +50,7 @@ struct Service::Pump {
   std::unique_ptr<openai::Generation> generation;
   KeyTicket ticket;
   std::vector<Clock::time_point> last_token;  // of each output
+  std::optional<TokenEvent::Waited> waited;
 
   // Takes what has come, up to a limit; true: that is reached, and there may be more. Counts the times
   // between tokens.
@@ -56,6 +58,7 @@ struct Service::Pump {
     for (int taken = 0; taken < kEventsAtATime; ++taken) {
       auto event = stream->try_next();
       if (!event) return false;
+      if (event->waited) waited = event->waited;
       if (event->id) {
         const Clock::time_point now = Clock::now();
         Clock::time_point& last = last_token[static_cast<size_t>(event->output)];
@@ -89,6 +92,7 @@ net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endp
   if (ready.warning) exchange.annotate("warning", ready.warning);
   ready.request.sampling.seed = ready.fields.seed ? *ready.fields.seed : next_seed();
   ready.request.queue_timeout = options_.queue_timeout;
+  ready.request.priority = ticket.limits().priorities.nearest(ready.request.priority);
 
   const int64_t tokens = ready.num_prompt_tokens() + ready.request.max_tokens * ready.request.num_outputs();
   if (!ticket.add_tokens(tokens)) {
@@ -204,6 +208,11 @@ void Service::record(Exchange& exchange, const Pump& pump) {
   exchange.annotate("prompt_tokens", usage.prompt_tokens);
   exchange.annotate("cached_tokens", usage.cached_tokens);
   exchange.annotate("completion_tokens", usage.completion_tokens);
+  if (pump.waited) {
+    const int64_t queued_ms = std::llround(1000 * pump.waited->seconds);
+    exchange.annotate("queued_ms", queued_ms);
+    if (queued_ms > 0) exchange.annotate("waited_for", label_of(pump.waited->reason));
+  }
   if (!pump.generation->finished()) {
     counts_.rejected("abandoned");
     exchange.annotate("finish", "abandoned");

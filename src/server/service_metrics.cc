@@ -54,6 +54,16 @@ ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std
   // A request that the engine has not looked at yet waits as well.
   gauge("vllm:num_requests_waiting", "Sequences waiting to run.",
         [](Stats s) { return std::max(s.waiting_sequences, s.queued_requests); });
+  for (int i = 0; i < kNumWaitReasons; ++i) {
+    Metrics::Labels labels = labels_;
+    labels.emplace_back("reason", label_of(static_cast<WaitReason>(i)));
+    metrics.gauge_from(
+        "sparrow:requests_waiting", "Sequences waiting to run, by what they wait for.",
+        [&engine, i] {
+          return static_cast<double>(engine.stats().waiting_by_reason[static_cast<size_t>(i)]);
+        },
+        labels);
+  }
   gauge("vllm:kv_cache_usage_perc", "Part of the cache's blocks in use, 1 is all.",
         [](Stats s) { return fraction(s.blocks_in_use, s.blocks_total); });
   counter("vllm:prefix_cache_queries_total", "Prompt tokens looked for in the prefix cache.",

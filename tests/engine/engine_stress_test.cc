@@ -11,6 +11,7 @@
 #include "engine/engine.h"
 #include "kv/block_table.h"
 #include "support/engine_model.h"
+#include "support/variant.h"
 
 // Sanitizers bring their own allocator.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
@@ -126,7 +127,8 @@ void hammer(Engine& engine, const test::EngineModel& model, int count, Counts& c
 
 EngineOptions stress_options() {
   return {.cache_tokens = 24 * kBlockTokens,
-          .threads = 1,
+          .threads = test::test_threads(),
+          .isa = test::test_isa(),
           .max_batch_tokens = 128,
           .max_sequences = 32,
           .max_queued_requests = 40,

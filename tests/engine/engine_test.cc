@@ -122,7 +122,8 @@ TEST(Engine, EndAndStopIdsEndAnOutputUnlessItIsTooShortOrTheyAreIgnored) {
 TEST(Engine, LogprobsAreThoseOfTheRowsOfTheModel) {
   const auto prompt = yarn_model().text(0, 200);
   const auto runner =
-      ModelRunner::create(yarn_model().config(), yarn_model().weights(), {.cache_tokens = 300, .threads = 1});
+      ModelRunner::create(yarn_model().config(), yarn_model().weights(),
+                          {.cache_tokens = 300, .threads = test_threads(), .isa = test_isa()});
   Sequence sequence = runner.value()->new_sequence();
   sequence.ids = prompt;
   SequenceSlice slice{.sequence = &sequence, .num_tokens = 200, .logit_offsets = {}};

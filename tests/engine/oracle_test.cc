@@ -10,6 +10,7 @@
 #include "engine/sampler.h"
 #include "model/checkpoint.h"
 #include "support/golden.h"
+#include "support/variant.h"
 
 namespace sparrow {
 namespace {
@@ -41,7 +42,7 @@ struct ModelRun {
 struct RunOptions {
   int chunk = 0;   // 0: the whole prompt
   int decode = 0;  // greedy steps
-  CpuIsa isa = ops::detect_cpu_isa();
+  CpuIsa isa = test::test_isa();
   int threads = 2;
   std::optional<uint64_t> block_order_seed;
   std::optional<DType> dtype;      // of the activations; default: the checkpoint's

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+
 #include "support/scheduler_bed.h"
 
 namespace sparrow {
@@ -239,6 +241,79 @@ TEST(SchedulerTest, APriorityWeighsAsMuchAsSomeTimeOfWaiting) {
     EXPECT_THAT(bed.step(), ElementsAre(Pair(next, 1)));
     bed.scheduler.finish(next);
   }
+}
+
+// Two of the best priority come every second, and one can run: their queue only grows.
+TEST(SchedulerTest, NobodyIsOvertakenByThoseWhoComeLongAfterIt) {
+  const SchedulerLimits limits{.max_batch_tokens = 16, .max_sequences = 1, .max_model_tokens = 4096};
+  const auto bound = limits.max_priority * limits.priority_step;
+  SchedulerBed bed(100, limits);
+  const auto add = [&](int32_t priority) {
+    return bed.add({.prompt = bed.prompt(1), .max_total_tokens = 2, .priority = priority});
+  };
+  const SequenceId patient = add(0);
+  const SchedulerTime arrived = bed.now;
+  std::map<SequenceId, SchedulerTime> greedy;
+  for (SequenceId started = 0; started != patient;) {
+    for (int i = 0; i < 2; ++i) greedy.emplace(add(-1'000'000), bed.now);
+    const auto ran = bed.step();
+    ASSERT_EQ(ran.size(), 1u);
+    started = ran[0].first;
+    bed.scheduler.finish(started);
+    if (started != patient) {
+      ASSERT_LE(greedy.at(started) - arrived, bound) << "came too late to go first";
+    }
+    bed.now += seconds(1);
+  }
+}
+
+TEST(SchedulerTest, AShortStepServesDecodesFirstAndLetsPromptsGetOn) {
+  SchedulerBed bed(200, {.max_batch_tokens = 512, .max_sequences = 64, .max_model_tokens = 16384});
+  std::vector<SequenceId> decodes;
+  for (int i = 0; i < 40; ++i) decodes.push_back(bed.add(1));
+  bed.step();
+  const SequenceId lengthy = bed.add(5000, 10);
+  bed.scheduler.set_step_tokens(100);
+  bed.step();
+  for (const SequenceId id : decodes) EXPECT_EQ(bed.tokens_of(id), 1);
+  EXPECT_EQ(bed.tokens_of(lengthy), 60);
+  bed.scheduler.set_step_tokens(1);
+  bed.step();
+  for (const SequenceId id : decodes) EXPECT_EQ(bed.tokens_of(id), 1);
+  EXPECT_EQ(bed.tokens_of(lengthy), 16) << "however little time there is";
+  // A question that comes beside it has a part of the next step.
+  bed.scheduler.set_step_tokens(140);
+  const SequenceId brief = bed.add(30, 4);
+  bed.step();
+  EXPECT_EQ(bed.tokens_of(brief), 30);
+  EXPECT_EQ(bed.tokens_of(lengthy), 70);
+  bed.scheduler.set_step_tokens(1'000'000);
+  bed.step();
+  EXPECT_EQ(bed.tokens_of(lengthy), 512 - 41) << "never beyond the limits";
+}
+
+TEST(SchedulerTest, CountsWhoWaitsForWhat) {
+  SchedulerBed bed(4, {.max_batch_tokens = 512, .max_sequences = 2, .max_model_tokens = 4096});
+  const auto waiting = [&](WaitReason reason) {
+    return bed.scheduler.stats().waiting_by_reason[static_cast<size_t>(reason)];
+  };
+  const SequenceId first = bed.add(300, 10);
+  bed.step();
+  const SequenceId large = bed.add(300, 10);
+  bed.step();
+  EXPECT_EQ(waiting(WaitReason::kBlocks), 1);
+  EXPECT_EQ(bed.at(large).wait_reason, WaitReason::kBlocks);
+  const SequenceId small = bed.add(1, 10);
+  bed.step();
+  EXPECT_TRUE(bed.running(small));
+  bed.add(1, 10);
+  bed.step();
+  EXPECT_EQ(waiting(WaitReason::kSequences), 2) << "two run, and no more may";
+  EXPECT_EQ(waiting(WaitReason::kBlocks), 0);
+  bed.scheduler.finish(first);
+  bed.scheduler.finish(small);
+  bed.step();
+  EXPECT_EQ(waiting(WaitReason::kSequences), 0);
 }
 
 TEST(SchedulerTest, AQueueDeadlineDropsWhatHasNotStarted) {

@@ -80,6 +80,24 @@ TEST(ApiKeys, ReadsAFileWithCommentsNamesAndLimits) {
   EXPECT_EQ(ask(keys, "Bearer sk-c")->limits.max_tokens, 7);
 }
 
+TEST(ApiKeys, APriorityRangeIsForWhomTheFileNames) {
+  const TempDir dir;
+  ApiKeys keys;
+  ASSERT_TRUE(keys.add_file(write_file(dir, "sk-a\nsk-b priority=-10..10\nsk-c priority=0..5\n")).ok());
+  const auto nearest = [&](const char* key, int priority) {
+    return ask(keys, key)->limits.priorities.nearest(priority);
+  };
+  EXPECT_EQ(nearest("Bearer sk-a", -1'000'000), 0) << "nobody has a say by default";
+  EXPECT_EQ(nearest("Bearer sk-a", 7), 0);
+  EXPECT_EQ(nearest("Bearer sk-b", -1'000'000), -10);
+  EXPECT_EQ(nearest("Bearer sk-b", 3), 3);
+  EXPECT_EQ(nearest("Bearer sk-c", -1), 0);
+  EXPECT_EQ(nearest("Bearer sk-c", 9), 5);
+  for (const char* wrong : {"", "1", "..", "1..", "..1", "2..1", "1...2", "a..b", "0..99999999999", "-1.5..2", "1..2 "})
+    EXPECT_FALSE(PriorityRange::parse(wrong)) << wrong;
+  EXPECT_FALSE(ApiKeys().add_file(write_file(dir, "sk-a priority=5\n")).ok());
+}
+
 TEST(ApiKeys, SaysWhatIsWrongWithAFileWithoutShowingAKey) {
   const TempDir dir;
   const auto error = [&](const std::string& text) {

@@ -48,6 +48,20 @@ class ServiceFields : public ServiceTest {
     return strf(R"(,"temperature":0,"max_tokens":9,"allowed_token_ids":[{0},{1}],"logit_bias":{{"{0}":100}})",
                 preferred, other);
   }
+  static EngineOptions one_at_a_time() {
+    return {.cache_tokens = kBlocks * kBlockTokens,
+            .threads = test_threads(),
+            .isa = test_isa(),
+            .max_model_tokens = 2048,
+            .max_batch_tokens = 256,
+            .max_sequences = 1};
+  }
+  // A request that runs until somebody reads on: whoever comes after it waits.
+  std::unique_ptr<TokenStream> hold_engine() const {
+    auto running = engine_->submit({.prompts = {{1, 2, 3}}, .max_tokens = 1500, .ignore_eos = true}).value();
+    EXPECT_TRUE(running->next());
+    return running;
+  }
   int32_t id_of(std::string_view text) const { return shared_tokenizer().encode(text).value().at(0); }
 };
 
@@ -173,15 +187,8 @@ TEST_F(ServiceFields, UsageComesInAStreamWhereItIsAskedFor) {
 }
 
 TEST_F(ServiceFields, ASmallerPriorityRunsFirst) {
-  start({.cache_tokens = kBlocks * kBlockTokens,
-         .threads = 1,
-         .max_model_tokens = 2048,
-         .max_batch_tokens = 256,
-         .max_sequences = 1});
-  // Runs until somebody reads on, so that whoever comes next waits.
-  const auto running =
-      engine_->submit({.prompts = {{1, 2, 3}}, .max_tokens = 1500, .ignore_eos = true}).value();
-  ASSERT_TRUE(running->next());
+  start(one_at_a_time());
+  const auto running = hold_engine();
   const auto send = [&](const std::string& fields) {
     RawClient client(server_->port());
     const int before = engine_->stats().live_requests;
@@ -189,10 +196,37 @@ TEST_F(ServiceFields, ASmallerPriorityRunsFirst) {
     while (engine_->stats().live_requests == before) std::this_thread::sleep_for(milliseconds(1));
     return client;
   };
+  keys_.set_anonymous_limits({.priorities = {.low = -2, .high = 0}});
   const RawClient first = send(R"(,"max_tokens":2)"), second = send(R"(,"max_tokens":2,"priority":-1)");
-  const std::vector<WaitingSequence> waiting = engine_->waiting();
-  ASSERT_EQ(waiting.size(), 2u);
-  EXPECT_GT(waiting[0].request, waiting[1].request) << "the one that came last is the first of the queue";
+  // Beyond what is allowed counts as the most that is: by arrival among themselves.
+  const RawClient third = send(R"(,"max_tokens":2,"priority":-2)");
+  const RawClient fourth = send(R"(,"max_tokens":2,"priority":-1000000)");
+  const RawClient fifth = send(R"(,"max_tokens":2,"priority":1000000)");
+  // Nobody has a say where nothing is allowed.
+  keys_.set_anonymous_limits({});
+  const RawClient sixth = send(R"(,"max_tokens":2,"priority":-2)");
+  std::vector<uint64_t> order;
+  for (const WaitingSequence& waiting : engine_->waiting()) order.push_back(waiting.request);
+  ASSERT_EQ(order.size(), 6u);
+  const uint64_t one = *std::min_element(order.begin(), order.end());
+  for (uint64_t& request : order) request -= one;
+  EXPECT_THAT(order, testing::ElementsAre(2, 3, 1, 0, 4, 5));
+}
+
+TEST_F(ServiceFields, WhyARequestWaitsIsInTheMetrics) {
+  start(one_at_a_time());
+  const auto waiting_for = [&](const std::string& reason) {
+    const std::string text = ask(get_request("/metrics")).body;
+    const std::string name = "sparrow:requests_waiting{model_name=\"m3\",reason=\"" + reason + "\"} ";
+    const size_t at = text.find(name);
+    return at == text.npos ? -1 : std::atoi(text.c_str() + at + name.size());
+  };
+  EXPECT_EQ(waiting_for("sequences"), 0);
+  for (const char* reason : {"turn", "blocks", "shared_prefix", "paused"}) EXPECT_EQ(waiting_for(reason), 0);
+  const auto running = hold_engine();
+  const auto waiting = engine_->submit({.prompts = {{4, 5}}, .max_tokens = 2}).value();
+  while (waiting_for("sequences") == 0) std::this_thread::sleep_for(milliseconds(1));
+  EXPECT_EQ(waiting_for("sequences"), 1);
 }
 
 TEST_F(ServiceFields, WhatIsForTheRecordsChangesNothing) {

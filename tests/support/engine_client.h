@@ -12,6 +12,7 @@
 #include "engine/engine.h"
 #include "kv/block_table.h"
 #include "support/engine_model.h"
+#include "support/variant.h"
 
 namespace sparrow::test {
 
@@ -21,7 +22,11 @@ inline EngineModel& yarn_model() {
 }
 
 inline EngineOptions small_options() {
-  return {.cache_tokens = 40 * kBlockTokens, .threads = 1, .max_batch_tokens = 128, .max_sequences = 16};
+  return {.cache_tokens = 40 * kBlockTokens,
+          .threads = test_threads(),
+          .isa = test_isa(),
+          .max_batch_tokens = 128,
+          .max_sequences = 16};
 }
 
 inline std::unique_ptr<Engine> start_engine(const EngineOptions& options = small_options()) {

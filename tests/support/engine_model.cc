@@ -8,6 +8,7 @@
 
 #include "engine/sampler.h"
 #include "support/golden.h"
+#include "support/variant.h"
 
 namespace sparrow::test {
 
@@ -31,7 +32,8 @@ const EngineModel::Greedy& EngineModel::run_alone(const std::vector<int32_t>& pr
     runner_ = ModelRunner::create(config_, weights(),
                                   {.cache_tokens = kMaxTokens,
                                    .device = device_,
-                                   .threads = 1,
+                                   .threads = test_threads(),
+                                   .isa = test_isa(),
                                    .gpu = gpu_,
                                    .max_context = kMaxTokens,
                                    .max_batch_tokens = kMaxTokens,

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "support/variant.h"
+
 namespace sparrow::test {
 namespace {
 
@@ -36,7 +38,9 @@ EqualityScenario::EqualityScenario(EngineModel& model, uint64_t seed) : model_(m
   options_.device = model_.device();
   options_.gpu = model_.gpu();
   options_.cache_tokens = (blocks_for_tokens(longest) + (below(2) ? below(3) : below(20))) * kBlockTokens;
-  options_.threads = 1;
+  options_.threads = test_threads();
+  options_.isa = test_isa();
+  options_.bound_steps = false;  // chunks are drawn, not timed
   options_.max_sequences = std::max(most_choices, 1 + below(8));
   options_.max_batch_tokens = std::max(options_.max_sequences, pick({5, 33, 64, 127, 128, 129, 200, 512}));
   options_.prefix_caching = below(8) != 0;

@@ -14,6 +14,7 @@
 #include "server/service.h"
 #include "support/engine_model.h"
 #include "support/raw_client.h"
+#include "support/variant.h"
 #include "text/synthetic/synthetic_template.h"
 #include "text/synthetic/tokenizer_training.h"
 
@@ -47,7 +48,8 @@ inline const Tokenizer& shared_tokenizer() {
 class ServiceTest : public testing::Test {
  protected:
   void start(EngineOptions engine_options = {.cache_tokens = kBlocks * kBlockTokens,
-                                             .threads = 1,
+                                             .threads = test_threads(),
+                                             .isa = test_isa(),
                                              .max_model_tokens = 2048,
                                              .max_batch_tokens = 256,
                                              .max_sequences = 64}) {

@@ -25,6 +25,12 @@ void add_load(CLI::App* command, LoadOptions& o) {
       ->group(group);
   command
       ->add_option(
+          "--isa", o.isa,
+          "Instruction set on a CPU: auto (default: the best there is), avx2, avx512, avx512-bf16 or amx")
+      ->type_name("SET")
+      ->group(group);
+  command
+      ->add_option(
           "--gpu-memory-utilization", o.gpu_memory_utilization,
           "Share of the GPU's memory for weights, workspace and cache (default 0.9; bench step 0.92)")
       ->type_name("U")

@@ -50,7 +50,7 @@ void add_keys(CLI::App* command, ServeOptions& o) {
       ->group(group);
   command
       ->add_option("--api-key-file", o.api_key_file,
-                   "One key a line, then name=, requests=, tokens= for that key")
+                   "One key a line, then name=, requests=, tokens=, priority=LO..HI for that key")
       ->type_name("FILE")
       ->group(group);
   command
@@ -62,6 +62,11 @@ void add_keys(CLI::App* command, ServeOptions& o) {
                    "Requests of one key at a time (default: no limit)")
       ->check(CLI::NonNegativeNumber)
       ->type_name("N")
+      ->group(group);
+  command
+      ->add_option("--allowed-priorities", o.allowed_priorities,
+                   "What requests may ask for as priority, smaller runs first (default 0..0: all are equal)")
+      ->type_name("LO..HI")
       ->group(group);
   command
       ->add_option("--max-tokens-per-key", o.max_tokens_per_key,

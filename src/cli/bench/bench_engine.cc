@@ -171,14 +171,16 @@ void print_table(const Measured& measured, const Summary& s) {
   row("preemptions", strf("{:>10}", stats.preemptions));
 }
 
-void print_json(const Measured& measured, const Summary& s, const BenchEngineOptions& options) {
+void print_json(const Measured& measured, const Summary& s, const BenchEngineOptions& options,
+                const EngineInfo& info) {
   const EngineStats& stats = measured.stats;
   JsonWriter json(JsonWriter::Style::kSpaced);
   const auto latencies = [&](const char* name, const Percentiles& p) {
     json.key(name).begin_object().key("p50").number(1e3 * p.p50).key("p90").number(1e3 * p.p90);
     json.key("p99").number(1e3 * p.p99).end_object();
   };
-  json.begin_object().key("num_prompts").integer(options.num_prompts);
+  json.begin_object().key("device").string(info.device).key("kernels").string(info.kernels);
+  json.key("threads").integer(info.threads).key("num_prompts").integer(options.num_prompts);
   json.key("input_len").integer(options.input_len).key("output_len").integer(options.output_len);
   json.key("shared_prefix").integer(options.shared_prefix).key("arrival_rate").number(options.arrival_rate);
   json.key("concurrency").integer(options.concurrency).key("seconds").number(measured.wall_seconds);
@@ -215,7 +217,7 @@ Status run_bench_engine(const BenchEngineOptions& options) {
   const Measured measured = SPARROW_TRY(measure(*engine, options, workload));
   const Summary summary = summarise(measured, options);
   if (options.json)
-    print_json(measured, summary, options);
+    print_json(measured, summary, options, engine->info());
   else
     print_table(measured, summary);
   return Ok{};

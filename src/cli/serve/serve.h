@@ -24,6 +24,7 @@ struct ServeOptions {
   bool allow_unauthenticated = false;
   int max_requests_per_key = 0;  // 0: no limit
   int64_t max_tokens_per_key = 0;
+  std::string allowed_priorities;  // LO..HI; empty: 0..0
   std::filesystem::path ssl_certfile, ssl_keyfile;
   std::vector<std::string> allowed_origins;
   std::vector<std::string> allowed_hosts;  // beside loopback's and the bound one

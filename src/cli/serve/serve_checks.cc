@@ -79,7 +79,16 @@ bool is_loopback(const std::string& host) {
 
 Result<std::unique_ptr<ApiKeys>> read_keys(const ServeOptions& o) {
   auto keys = std::make_unique<ApiKeys>();
-  const KeyLimits limits{.max_requests = o.max_requests_per_key, .max_tokens = o.max_tokens_per_key};
+  KeyLimits limits{.max_requests = o.max_requests_per_key, .max_tokens = o.max_tokens_per_key};
+  if (!o.allowed_priorities.empty()) {
+    const auto range = PriorityRange::parse(o.allowed_priorities);
+    if (!range)
+      return Error{
+          Errc::kInvalidArgument,
+          strf("--allowed-priorities must be LO..HI, such as -10..10, got {}", o.allowed_priorities)};
+    limits.priorities = *range;
+  }
+  keys->set_anonymous_limits({.priorities = limits.priorities});
   for (const std::string& key : o.api_keys) SPARROW_TRY(keys->add(key, "", limits));
   if (!o.api_key_file.empty()) SPARROW_TRY(keys->add_file(o.api_key_file, limits));
   if (const char* list = std::getenv("SPARROW_API_KEY"))
