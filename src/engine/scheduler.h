@@ -32,9 +32,8 @@ struct SchedulerLimits {
   int64_t max_model_tokens = 0;
   bool prefix_caching = true;
   int min_chunk = kBlockTokens;  // of a prompt, when several share a step
-  // One step of priority counts as much as having arrived this much later, and steps beyond the most count no
-  // more. So nobody is overtaken by those who come later than that, whatever they ask for: with these ten
-  // minutes.
+  // A step of priority counts like having arrived this much later, and steps beyond the most count no more:
+  // so nobody is overtaken by those who come later than that, which with these is ten minutes.
   std::chrono::milliseconds priority_step{60'000};
   int max_priority = 10;
 };
@@ -73,8 +72,7 @@ class Scheduler {
 
   void set_paused(SequenceId id, bool paused);
 
-  // How many tokens a step may have, within the limits, for those to come. All decodes run, and prompts get
-  // on, whatever it is.
+  // Of the steps to come, within the limits. All decodes run and prompts get on, whatever it is.
   void set_step_tokens(int num_tokens) { step_tokens_ = num_tokens; }
 
   // The next step; valid until commit(), which must follow. No slices: nothing can run now.
