@@ -131,22 +131,31 @@ class OpenAiClient(unittest.TestCase):
         (token,) = json.load(urllib.request.urlopen(request))["tokens"]
         return token
 
+    def add_chunk(self, choices, chunk):
+        """Adds to what the chunks of a stream say: for each choice its reasoning, content, calls and finish reason."""
+        for choice in chunk.choices:
+            found = choices.setdefault(choice.index, {"reasoning": "", "content": "", "calls": [], "finish": None})
+            delta = choice.delta
+            found["reasoning"] += getattr(delta, "reasoning", None) or ""
+            found["content"] += delta.content or ""
+            for call in delta.tool_calls or []:
+                if call.index == len(found["calls"]):
+                    self.assertTrue(call.id)
+                    found["calls"].append([call.function.name, ""])
+                found["calls"][call.index][1] += call.function.arguments or ""
+            found["finish"] = choice.finish_reason or found["finish"]
+
     def collect(self, stream):
-        """What the chunks add up to: for each choice its reasoning, content, calls and finish reason."""
         choices = {}
         for chunk in stream:
-            for choice in chunk.choices:
-                found = choices.setdefault(choice.index, {"reasoning": "", "content": "", "calls": [], "finish": None})
-                delta = choice.delta
-                found["reasoning"] += getattr(delta, "reasoning", None) or ""
-                found["content"] += delta.content or ""
-                for call in delta.tool_calls or []:
-                    if call.index == len(found["calls"]):
-                        self.assertTrue(call.id)
-                        found["calls"].append([call.function.name, ""])
-                    found["calls"][call.index][1] += call.function.arguments or ""
-                found["finish"] = choice.finish_reason or found["finish"]
+            self.add_chunk(choices, chunk)
         return [choices[index] for index in sorted(choices)]
+
+    def whole(self, answer):
+        """A whole answer in the same form."""
+        return [{"reasoning": got.message.reasoning or "", "content": got.message.content or "",
+                 "calls": [[c.function.name, c.function.arguments] for c in got.message.tool_calls or []],
+                 "finish": got.finish_reason} for got in answer.choices]
 
     def test_forced_calls_are_complete(self):
         # Random weights do not come to an end by themselves: these ids come up now and then.
@@ -169,10 +178,7 @@ class OpenAiClient(unittest.TestCase):
                     self.assertLessEqual(names, {"find_route"} if choice == named else {"find_route", "ping"})
                     for call in got.message.tool_calls:
                         self.assertLessEqual(set(json.loads(call.function.arguments)), {"stops"})
-                whole = [{"reasoning": got.message.reasoning or "", "content": "", "finish": "tool_calls",
-                          "calls": [[c.function.name, c.function.arguments] for c in got.message.tool_calls]}
-                         for got in answer.choices]
-                self.assertEqual(self.collect(self.chat("Route?", stream=True, **fields)), whole)
+                self.assertEqual(self.collect(self.chat("Route?", stream=True, **fields)), self.whole(answer))
         self.assertGreater(thoughts, 0)
 
     def test_a_forced_call_that_is_cut_off_is_not_made_whole(self):
@@ -277,21 +283,35 @@ class OpenAiClient(unittest.TestCase):
         self.assertIn("--api-key", wrong.stderr)
 
     def test_64_streams_equal_their_sequential_answers(self):
-        fields = {"max_tokens": 24, "temperature": 0, "extra_body": {"ignore_eos": True}}
-        prompts = [f"Question {i} " + "word " * (i % 7) * 9 for i in range(64)]
-        alone = [self.chat(p, **fields).choices[0].message.content for p in prompts]
+        # Random weights do not come to an end by themselves: these ids come up now and then.
+        bias = {str(self.token_id(text)): 6 for text in ["]<]minimax[>[", "</mm:think>"]}
+
+        def fields(i):
+            out = {"model": "m3", "messages": user(f"Question {i} " + "word " * (i % 7) * 9), "max_tokens": 120,
+                   "temperature": 1, "seed": i, "n": 1 + i % 2, "logit_bias": bias, "extra_body": {}}
+            if i % 4:
+                out["extra_body"]["chat_template_kwargs"] = {"thinking_mode": "enabled"}
+            if i % 3:
+                out |= {"tools": [PING, TOOL], "tool_choice": "required"}
+            return out
+
+        alone = [self.whole(self.client.chat.completions.create(**fields(i))) for i in range(64)]
+        kinds = [[choice[kind] for answer in alone for choice in answer if choice[kind]]
+                 for kind in ("reasoning", "content", "calls")]
+        self.assertTrue(all(kinds), "all kinds are compared")
 
         async def run():
             async with openai.AsyncOpenAI(base_url=self.base, api_key=KEY, max_retries=0, timeout=120) as client:
 
-                async def one(prompt):
-                    stream = await client.chat.completions.create(model="m3", messages=user(prompt), stream=True,
-                                                                  **fields)
-                    return "".join([c.choices[0].delta.content or "" async for c in stream if c.choices])
+                async def one(i):
+                    choices = {}
+                    async for chunk in await client.chat.completions.create(stream=True, **fields(i)):
+                        self.add_chunk(choices, chunk)
+                    return [choices[index] for index in sorted(choices)]
 
-                return await asyncio.gather(*[one(p) for p in prompts])
+                return await asyncio.gather(*[one(i) for i in range(64)])
 
-        self.assertEqual(asyncio.run(run()), [a or "" for a in alone])
+        self.assertEqual(asyncio.run(run()), alone)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -68,8 +69,11 @@ class ServiceTest : public testing::Test {
                        .max_queued_requests = engine_options.max_queued_requests,
                        .version = "test",
                        .allowed_hosts = allowed_hosts_});
-    HttpServerOptions options{.port = 0, .num_threads = 2};
-    options.check_head = [this](const HttpRequest& request) { return service_->check_head(request); };
+    HttpServerOptions options{.port = 0, .num_threads = num_io_threads_};
+    options.check_head = [this](const HttpRequest& request) {
+      if (before_) before_(request);
+      return service_->check_head(request);
+    };
     server_ = HttpServer::start(std::move(options), [this](Exchange& exchange) {
                 return service_->handle(exchange);
               }).value();
@@ -109,6 +113,8 @@ class ServiceTest : public testing::Test {
   ApiKeys keys_;
   std::vector<std::string> allowed_hosts_;
   Metrics metrics_;
+  int num_io_threads_ = 2;
+  std::function<void(const HttpRequest&)> before_;  // called on the io thread, before a request is looked at
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Service> service_;
   std::unique_ptr<HttpServer> server_;

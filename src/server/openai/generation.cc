@@ -16,8 +16,8 @@ void merge_neighbours(std::vector<OutputDelta>& deltas) {
     OutputDelta& last = deltas[kept];
     if (deltas[i].kind == last.kind && deltas[i].call == last.call && deltas[i].name.empty()) {
       last.text += deltas[i].text;
-    } else {
-      deltas[++kept] = std::move(deltas[i]);
+    } else if (++kept != i) {  // a string that is moved onto itself is empty
+      deltas[kept] = std::move(deltas[i]);
     }
   }
   if (!deltas.empty()) deltas.resize(kept + 1);
