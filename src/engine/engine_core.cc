@@ -75,7 +75,8 @@ RequestLimits EngineCore::request_limits() const {
   return {.vocab_size = config_.vocab_size,
           .max_tokens = max_model_tokens_,
           .cache_tokens = runner_->info().cache_tokens,
-          .max_choices = max_choices_};
+          .max_choices = max_choices_,
+          .end_ids = config_.eos_token_ids};
 }
 
 void EngineCore::add(RequestId id, Request request, std::shared_ptr<TokenChannel> channel,

@@ -39,6 +39,34 @@ Status check_count(std::optional<int> count, const char* field) {
   return Ok{};
 }
 
+// Something must be left for the first draw, which is held to more than those after min_tokens. (A bias takes
+// nothing away: it is a number like any other.)
+Status check_choice(const Request& request, const RequestLimits& limits) {
+  const std::vector<int32_t>& allowed = request.sampling.allowed_ids;
+  const size_t most = request.sampling.banned_ids.size() + request.stop_ids.size() + limits.end_ids.size();
+  const size_t choice = allowed.empty() ? static_cast<size_t>(limits.vocab_size) : 1;
+  if (request.max_tokens == 0 || most < choice) return Ok{};
+  std::vector<bool> out(static_cast<size_t>(limits.vocab_size));
+  const auto take_out = [&out](const std::vector<int32_t>& ids) {
+    for (const int32_t id : ids) out[static_cast<size_t>(id)] = true;
+  };
+  take_out(request.sampling.banned_ids);
+  if (request.min_tokens > 0) {
+    take_out(request.stop_ids);
+    if (!request.ignore_eos) take_out(limits.end_ids);
+  }
+  const auto is_out = [&out](int32_t id) { return out[static_cast<size_t>(id)]; };
+  if (!allowed.empty() && std::all_of(allowed.begin(), allowed.end(), is_out))
+    return invalid("allowed_token_ids",
+                   strf("allowed_token_ids leaves nothing to draw: each of its {} ids is banned or, before "
+                        "min_tokens {}, an end or stop id",
+                        allowed.size(), request.min_tokens));
+  if (allowed.empty() && std::all_of(out.begin(), out.end(), [](bool gone) { return gone; }))
+    return invalid("stop_token_ids",
+                   strf("stop_token_ids leaves nothing to draw before min_tokens {}", request.min_tokens));
+  return Ok{};
+}
+
 }  // namespace
 
 Status validate(const Request& request, const RequestLimits& limits) {
@@ -64,6 +92,7 @@ Status validate(const Request& request, const RequestLimits& limits) {
   SPARROW_TRY(check_count(request.logprobs, "logprobs"));
   SPARROW_TRY(check_count(request.prompt_logprobs, "prompt_logprobs"));
   SPARROW_TRY(validate(request.sampling, limits.vocab_size));
+  SPARROW_TRY(check_choice(request, limits));
   for (size_t i = 0; i < request.prompts.size(); ++i)
     SPARROW_TRY(check_prompt(request.prompts[i], i, request, limits));
   return Ok{};

@@ -83,6 +83,34 @@ TEST_F(ServiceFields, AStopIdEndsTheAnswerAndMinTokensPutsItOff) {
   EXPECT_EQ(later.tokens, 4);
 }
 
+// What leaves nothing to draw is refused before it runs.
+TEST_F(ServiceFields, SomethingMustBeLeftToDraw) {
+  start();
+  const int32_t end = shared_model().config().eos_token_ids.at(0), x = id_of("x"), z = id_of("z");
+  const auto allow = [](int32_t a, int32_t b) { return strf(R"(,"allowed_token_ids":[{},{}])", a, b); };
+  const std::string stop_x = strf(R"(,"stop_token_ids":[{}])", x);
+  for (const std::string& fields :
+       {allow(end, end) + R"(,"min_tokens":2)", allow(x, x) + stop_x + R"(,"min_tokens":1)",
+        allow(end, x) + stop_x + R"(,"min_tokens":1)"}) {
+    for (const char* stream : {"", R"(,"stream":true)"}) {
+      const RawResponse response = complete(fields + stream);
+      EXPECT_EQ(response.status, 400) << fields << response.body;
+      EXPECT_THAT(response.body, HasSubstr(R"("param":"allowed_token_ids")"));
+      EXPECT_THAT(response.body, HasSubstr("leaves nothing to draw"));
+    }
+  }
+  const std::string call = strf(R"(,"allowed_token_ids":[{}])", *shared_tokenizer().id_of("<tool_call>"));
+  const std::string tool = R"(,"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"none")";
+  EXPECT_EQ(chat(call + tool).status, 400);
+  // Enough is left here.
+  for (const std::string& fields :
+       {allow(end, end), allow(end, x) + R"(,"min_tokens":2)", allow(x, z) + stop_x + R"(,"min_tokens":2)",
+        allow(end, end) + R"(,"min_tokens":2,"ignore_eos":true)",
+        allow(x, z) + strf(R"(,"logit_bias":{{"{}":-100,"{}":-100}})", x, z),
+        allow(end, end) + R"(,"max_tokens":0,"echo":true)"})
+    EXPECT_EQ(complete(fields).status, 200) << fields << complete(fields).body;
+}
+
 TEST_F(ServiceFields, IgnoreEosGoesOnPastTheEnd) {
   start();
   const std::string fields = either(shared_model().config().eos_token_ids.at(0), id_of("z"));
