@@ -203,7 +203,7 @@ void run_logprobs(const BenchCase& c, const Options& options, cudaStream_t strea
   for (int row = 0; row < c.rows; ++row) rows[row] = {row, 17 * row, 0, kTop};
   auto* const wanted = upload(rows);
   auto *const logprob = allocate<float>(c.rows), *top_logprobs = allocate<float>(c.rows * kTop);
-  auto* const top_ids = allocate<int32_t>(c.rows * kTop);
+  auto *const rank = allocate<int32_t>(c.rows), *top_ids = allocate<int32_t>(c.rows * kTop);
   CHECK(cudaDeviceSynchronize());
   const Timing timing = time_launches(stream, sets, options.once, [&](int i) {
     logprobs({.logits = logits + i * count,
@@ -211,6 +211,7 @@ void run_logprobs(const BenchCase& c, const Options& options, cudaStream_t strea
               .wanted = wanted,
               .sampled_ids = nullptr,
               .logprob = logprob,
+              .rank = rank,
               .top_ids = top_ids,
               .top_logprobs = top_logprobs,
               .rows = c.rows,
@@ -221,7 +222,7 @@ void run_logprobs(const BenchCase& c, const Options& options, cudaStream_t strea
   });
   print_line(options, c.name, timing, count * 4 / kReadBytesPerUs, 0);
   for (void* data : {static_cast<void*>(logits), static_cast<void*>(wanted), static_cast<void*>(logprob),
-                     static_cast<void*>(top_logprobs), static_cast<void*>(top_ids)})
+                     static_cast<void*>(rank), static_cast<void*>(top_logprobs), static_cast<void*>(top_ids)})
     CHECK(cudaFree(data));
 }
 

@@ -12,6 +12,8 @@
 #include <utility>
 #include <variant>
 
+#include "base/utf8.h"
+
 namespace sparrow {
 
 using JsonMember = std::pair<std::string, JsonNode>;
@@ -175,8 +177,10 @@ void render(const JsonNode& node, size_t limit, std::string& out) {
   }
 }
 
+// Paths are for messages: keys can be megabytes long too.
 std::string join(const std::string& path, std::string_view key) {
-  return path.empty() ? std::string(key) : path + "." + std::string(key);
+  const std::string shown(key.substr(0, kMaxExcerptBytes + 1));
+  return excerpt(path.empty() ? shown : path + "." + shown);
 }
 
 }  // namespace
@@ -200,11 +204,7 @@ std::string Json::brief() const {
   constexpr size_t kLimit = 60;
   std::string out;
   render(*node_, kLimit, out);
-  if (out.size() <= kLimit) return out;
-  size_t cut = kLimit - 3;
-  // Not inside a UTF-8 sequence.
-  while (cut > 0 && (static_cast<unsigned char>(out[cut]) & 0xc0u) == 0x80u) --cut;
-  return out.substr(0, cut) + "...";
+  return excerpt(std::move(out), kLimit);
 }
 
 bool Json::is_object() const {
@@ -247,7 +247,7 @@ size_t Json::size() const {
 
 Json Json::element(size_t i) const {
   SPARROW_CHECK(is_array());
-  return Json(&std::get<JsonArray>(node_->value).at(i), strf("{}[{}]", path_, i));
+  return Json(&std::get<JsonArray>(node_->value).at(i), excerpt(strf("{}[{}]", path_, i)));
 }
 
 std::string_view Json::key(size_t i) const {
@@ -366,7 +366,7 @@ Result<JsonDocument> JsonDocument::parse(std::string_view text, std::string_view
     if (!ec && at == text.size())
       return JsonDocument(std::make_unique<JsonNode>(parser.handler().take_root()));
     const auto& repeated = parser.handler().repeated_key();
-    reason = repeated ? strf("key {} occurs twice in one object", json_quoted(*repeated))
+    reason = repeated ? strf("key {} occurs twice in one object", json_quoted(excerpt(*repeated)))
              : ec     ? ec.message()
                       : "text after the end of the document";
   } catch (const std::exception& e) {

@@ -63,6 +63,15 @@ std::string replace_invalid_utf8(std::string_view text) {
   return out += stream.finish();
 }
 
+std::string excerpt(std::string text, size_t max_bytes) {
+  constexpr std::string_view kEllipsis = "...";
+  if (text.size() <= max_bytes) return text;
+  size_t cut = max_bytes - kEllipsis.size();
+  while (cut > 0 && (static_cast<unsigned char>(text[cut]) & 0xc0u) == 0x80u) --cut;
+  text.resize(cut);
+  return text += kEllipsis;
+}
+
 std::string_view Utf8Stream::push(std::string_view bytes, std::string& repaired) {
   if (waiting_.empty()) {
     const size_t valid = valid_utf8_prefix(bytes);

@@ -29,6 +29,11 @@ size_t valid_utf8_prefix(std::string_view text);
 // The text with replacements for what is not UTF-8.
 std::string replace_invalid_utf8(std::string_view text);
 
+// At most this many bytes of what somebody sent are shown in a message about it.
+inline constexpr size_t kMaxExcerptBytes = 200;
+// The text, or its beginning and "...": whole characters, `max_bytes` in all.
+std::string excerpt(std::string text, size_t max_bytes = kMaxExcerptBytes);
+
 // Bytes that come in pieces, cut anywhere -> UTF-8. What it has given out is never taken back: a character
 // goes out when it is whole, a replacement only when no further byte could have completed what it stands for.
 class Utf8Stream {

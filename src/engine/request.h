@@ -66,6 +66,7 @@ struct TokenLogprob {
 
 struct TokenLogprobs {
   TokenLogprob token;             // the one drawn, or in the prompt
+  int rank = 0;                   // of that token: 1 is the most probable one
   std::vector<TokenLogprob> top;  // most probable first, the lower id on ties
 };
 

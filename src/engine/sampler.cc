@@ -198,11 +198,13 @@ TokenLogprobs logprobs_of(std::span<const float> logits, int32_t id, int num_top
   };
   const float best = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
+  int rank = 1;
   std::vector<Entry> top;  // sorted; short
   const size_t wanted = std::min<size_t>(num_top, logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     sum += std::exp(double{logits[i]} - best);
     const Entry entry{logits[i], static_cast<int32_t>(i)};
+    rank += kMoreProbable(entry, Entry{logits[id], id});
     if (wanted == 0 || (top.size() == wanted && !kMoreProbable(entry, top.back()))) continue;
     if (top.size() == wanted) top.pop_back();
     top.insert(std::upper_bound(top.begin(), top.end(), entry, kMoreProbable), entry);
@@ -211,7 +213,7 @@ TokenLogprobs logprobs_of(std::span<const float> logits, int32_t id, int num_top
   const auto logprob = [&](int32_t of) {
     return TokenLogprob{of, static_cast<float>(double{logits[of]} - log_total)};
   };
-  TokenLogprobs result{.token = logprob(id), .top = {}};
+  TokenLogprobs result{.token = logprob(id), .rank = rank, .top = {}};
   for (const Entry& entry : top) result.top.push_back(logprob(entry.id));
   return result;
 }

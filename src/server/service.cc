@@ -5,6 +5,7 @@
 #include <random>
 
 #include "base/json_writer.h"
+#include "base/utf8.h"
 
 namespace sparrow {
 namespace {
@@ -94,10 +95,12 @@ Service::Service(Engine& engine, openai::ServedModel model, const ApiKeys& keys,
 std::optional<HttpResponse> Service::check_head(const HttpRequest& request) const {
   if (auto refusal = check_host(request, options_.allowed_hosts)) return refusal;
   const Route* route = find_route(request);
-  if (!route) return error_response({.status = 404, .message = strf("there is nothing at {}", request.path)});
+  if (!route)
+    return error_response({.status = 404, .message = strf("there is nothing at {}", excerpt(request.path))});
   if (!method_fits(request, *route)) {
     HttpResponse response = error_response(
-        {.status = 405, .message = strf("{} takes {}, not {}", request.path, route->method, request.method)});
+        {.status = 405,
+         .message = strf("{} takes {}, not {}", excerpt(request.path), route->method, request.method)});
     response.headers.add("Allow", std::string(route->method));
     return response;
   }

@@ -76,8 +76,9 @@ Result<Value> template_arguments(Heap& heap, const Json& arguments) {
   if (arguments.is_object()) return jinja::from_json(heap, arguments);
   const std::string text = SPARROW_TRY(arguments.as_string());
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) return heap.dict({});
-  const JsonDocument parsed = SPARROW_TRY(JsonDocument::parse(text, arguments.path()));
-  const Json root = parsed.root(arguments.path());
+  const Result<JsonDocument> parsed = JsonDocument::parse(text, arguments.path());
+  if (!parsed.ok()) return Error{Errc::kInvalidArgument, parsed.error().message, arguments.path()};
+  const Json root = parsed->root(arguments.path());
   if (root.is_null()) return heap.dict({});
   SPARROW_TRY(root.expect_object());
   return jinja::owned_from_json(heap, root);
@@ -114,7 +115,8 @@ Status check_content(const Json& message, std::string_view role) {
   if (message.find("content")) return Ok{};
   if (role == "assistant") return Ok{};
   return Error{Errc::kInvalidArgument,
-               strf("{}.content is missing; only an assistant message may be without", message.path())};
+               strf("{}.content is missing; only an assistant message may be without", message.path()),
+               message.path() + ".content"};
 }
 
 Result<Value> template_message(Heap& heap, const Json& message) {

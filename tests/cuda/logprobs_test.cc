@@ -25,12 +25,13 @@ TEST(LogprobsOnDevice, AreThoseOfTheEngine) {
     const std::vector<Drawn> drawn = device.run();
     const DeviceArray<LogprobsRow> wanted_device(wanted);
     DeviceArray<float> logprob(wanted.size()), top_logprobs(wanted.size() * kMaxLogprobs);
-    DeviceArray<int32_t> top_ids(wanted.size() * kMaxLogprobs);
+    DeviceArray<int32_t> rank(wanted.size()), top_ids(wanted.size() * kMaxLogprobs);
     logprobs({.logits = device.logits(),
               .row_stride = bed.row_stride,
               .wanted = wanted_device.data(),
               .sampled_ids = device.ids(),
               .logprob = logprob.data(),
+              .rank = rank.data(),
               .top_ids = top_ids.data(),
               .top_logprobs = top_logprobs.data(),
               .rows = static_cast<int>(wanted.size()),
@@ -38,7 +39,7 @@ TEST(LogprobsOnDevice, AreThoseOfTheEngine) {
               .vocabulary = size},
              nullptr);
     const std::vector<float> got = logprob.download(), got_top = top_logprobs.download();
-    const std::vector<int32_t> got_ids = top_ids.download();
+    const std::vector<int32_t> got_rank = rank.download(), got_ids = top_ids.download();
     // A double that lies between two floats may be rounded to either after another order of summation.
     const auto near = [](float a, float b) {
       return a == b || (std::isnan(a) && std::isnan(b)) || std::fabs(a - b) <= 2e-7f * std::fabs(b);
@@ -49,6 +50,7 @@ TEST(LogprobsOnDevice, AreThoseOfTheEngine) {
       const TokenLogprobs want = logprobs_of(
           {bed.logits.data() + w.logits_row * bed.row_stride, static_cast<size_t>(size)}, id, w.num_top);
       ASSERT_TRUE(near(got[i], want.token.logprob)) << got[i] << " for " << want.token.logprob;
+      ASSERT_EQ(got_rank[i], want.rank);
       for (size_t k = 0; k < want.top.size(); ++k) {
         ASSERT_EQ(got_ids[i * kMaxLogprobs + k], want.top[k].id)
             << "size " << size << ", row " << w.logits_row;
@@ -65,12 +67,13 @@ TEST(LogprobsOnDevice, OfARowThatWasRefusedIsNotANumber) {
   EXPECT_EQ(device.run()[0].status, SampleStatus::kNotFinite);
   const DeviceArray<LogprobsRow> wanted(std::vector<LogprobsRow>{{0, -1, 0, 20}});
   DeviceArray<float> logprob(1), top_logprobs(kMaxLogprobs);
-  DeviceArray<int32_t> top_ids(kMaxLogprobs);
+  DeviceArray<int32_t> rank(1), top_ids(kMaxLogprobs);
   logprobs({.logits = device.logits(),
             .row_stride = bed.row_stride,
             .wanted = wanted.data(),
             .sampled_ids = device.ids(),
             .logprob = logprob.data(),
+            .rank = rank.data(),
             .top_ids = top_ids.data(),
             .top_logprobs = top_logprobs.data(),
             .rows = 1,
@@ -78,6 +81,7 @@ TEST(LogprobsOnDevice, OfARowThatWasRefusedIsNotANumber) {
             .vocabulary = 100},
            nullptr);
   EXPECT_TRUE(std::isnan(logprob.download()[0]));
+  EXPECT_EQ(rank.download()[0], 0);
 }
 
 }  // namespace

@@ -146,6 +146,25 @@ TEST_F(OpenAiAnswers, AStopStringEndsTheAnswerBeforeIt) {
   EXPECT_THAT(json, HasSubstr(R"("finish_reason":"stop","stop_reason":"brown")"));
 }
 
+TEST_F(OpenAiAnswers, AStopIdIsToldByItsNumber) {
+  const std::vector<int32_t> ids = tokenizer_.encode("fox").value();
+  const std::string stop = strf(R"(,"stop_token_ids":[{}])", ids.back());
+  Generation whole = chat(stop), streamed = chat(stop + R"(,"stream":true)"), other = chat("");
+  std::string out;
+  say(whole, "fox");
+  say(streamed, "fox", FinishReason::kStop, 0, &out);
+  say(other, "fox");
+  const std::string reason = strf(R"("finish_reason":"stop","stop_reason":{})", ids.back());
+  EXPECT_THAT(whole.response(), HasSubstr(reason));
+  EXPECT_THAT(out, HasSubstr(reason));
+  EXPECT_THAT(other.response(), HasSubstr(R"("stop_reason":null)")) << "an end id of the model's";
+  Generation text = completion(R"("prompt":"a")" + stop), cut = completion(R"("prompt":"a")" + stop);
+  say(text, "fox");
+  EXPECT_THAT(text.response(), HasSubstr(reason));
+  say(cut, "fox", FinishReason::kLength);
+  EXPECT_THAT(cut.response(), HasSubstr(R"("finish_reason":"length","stop_reason":null)"));
+}
+
 TEST_F(OpenAiAnswers, AStreamAddsUpToTheWholeAnswer) {
   Generation generation =
       chat(R"(,"stream":true,"stream_options":{"include_usage":true},"logprobs":true,"top_logprobs":1)");

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "base/utf8.h"
 #include "support/openai_requests.h"
 
 namespace sparrow::openai {
@@ -56,13 +57,33 @@ const BadField kBadFields[] = {
     {"StreamOptionsWithoutStream", R"(,"stream_options":{"include_usage":true})", "stream_options",
      "stream is true"},
     {"StreamOptionUnknown", R"(,"stream":true,"stream_options":{"x":1})", "stream_options.x",
-     "not a stream option"},
+     "is not a field of stream_options"},
     {"ToolsObject", R"(,"tools":{})", "tools", "list"},
     {"ToolWithoutFunction", R"(,"tools":[{"type":"function"}])", "tools[0].function", "missing"},
     {"ToolWithoutName", R"(,"tools":[{"type":"function","function":{}}])", "tools[0].function.name",
      "missing"},
     {"ToolNameWithQuote", R"(,"tools":[{"type":"function","function":{"name":"a\"b"}}])",
      "tools[0].function.name", "name"},
+    {"ToolWithMore", R"(,"tools":[{"type":"function","foo":1,"function":{"name":"f"}}])", "tools[0].foo",
+     "is not a field of a tool"},
+    {"FunctionWithMore", R"(,"tools":[{"function":{"name":"f","foo":1}}])", "tools[0].function.foo",
+     "is not a field of a function"},
+    {"ParametersString", R"(,"tools":[{"function":{"name":"f","parameters":"x"}}])",
+     "tools[0].function.parameters", "must be an object"},
+    {"ParametersList", R"(,"tools":[{"function":{"name":"f","parameters":[]}}])",
+     "tools[0].function.parameters", "must be an object"},
+    {"DescriptionNumber", R"(,"tools":[{"function":{"name":"f","description":5}}])",
+     "tools[0].function.description", "must be a string"},
+    {"StrictString", R"(,"tools":[{"function":{"name":"f","strict":"x"}}])", "tools[0].function.strict",
+     "true or false"},
+    {"ToolChoiceWithMore",
+     R"(,"tools":[{"function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"f"},"x":1})",
+     "tool_choice.x", "is not a field"},
+    {"NamedChoiceWithMore",
+     R"(,"tools":[{"function":{"name":"f"}}],"tool_choice":{"type":"function","function":{"name":"f","x":1}})",
+     "tool_choice.function.x", "is not a field"},
+    {"TextFormatWithASchema", R"(,"response_format":{"type":"text","json_schema":{}})",
+     "response_format.json_schema", "is not a field"},
     {"ToolChoiceUnknown", R"(,"tool_choice":"any")", "tool_choice", "\"any\""},
     {"RequiredWithoutTools", R"(,"tool_choice":"required")", "tool_choice", "needs tools"},
     {"NamedToolMissing",
@@ -139,6 +160,96 @@ TEST_P(BadFieldTest, IsNamedWithItsValue) {
 
 INSTANTIATE_TEST_SUITE_P(OpenAi, BadFieldTest, testing::ValuesIn(kBadFields),
                          [](const auto& info) { return info.param.name; });
+
+// The same below the top level: a message is read as closely as the request around it.
+const BadField kBadMessages[] = {
+    {"NoObject", R"("hi")", "messages[1]", "must be an object"},
+    {"NoRole", R"({"content":"x"})", "messages[1].role", "missing"},
+    {"NoContent", R"({"role":"user"})", "messages[1].content", "missing"},
+    {"NullContent", R"({"role":"tool","content":null})", "messages[1].content", "missing"},
+    {"UnknownField", R"({"role":"user","content":"x","foo":1})", "messages[1].foo",
+     "messages[1].foo is not a field of a message, got 1"},
+    {"UnknownNull", R"({"role":"user","content":"x","foo":null})", "messages[1].foo", "is not a field"},
+    {"CallsOfAUser", R"({"role":"user","content":"x","tool_calls":[{"function":{"name":"f"}}]})",
+     "messages[1].tool_calls", "role assistant"},
+    {"CallIdOfAUser", R"({"role":"user","content":"x","tool_call_id":"c"})", "messages[1].tool_call_id",
+     "role tool"},
+    {"ReasoningOfAUser", R"({"role":"user","content":"x","reasoning":"y"})", "messages[1].reasoning",
+     "role assistant"},
+    {"ReasoningNumber", R"({"role":"assistant","content":"x","reasoning_content":5})",
+     "messages[1].reasoning_content", "must be a string"},
+    {"TwoThoughts", R"({"role":"assistant","content":"x","reasoning":"a","reasoning_content":"b"})",
+     "messages[1].reasoning", "contradicts messages[1].reasoning_content"},
+    {"NameNumber", R"({"role":"user","content":"x","name":5})", "messages[1].name", "must be a string"},
+    {"Refusal", R"({"role":"assistant","content":"x","refusal":"no"})", "messages[1].refusal",
+     "not supported"},
+    {"Audio", R"({"role":"assistant","content":"x","audio":{"id":"a"}})", "messages[1].audio",
+     "not supported"},
+    {"FunctionCall", R"({"role":"assistant","content":"x","function_call":{"name":"f"}})",
+     "messages[1].function_call", "use tool_calls"},
+    {"Annotations", R"({"role":"assistant","content":"x","annotations":[{}]})", "messages[1].annotations",
+     "not supported"},
+    {"PartWithMore", R"({"role":"user","content":[{"type":"text","text":"x","foo":1}]})",
+     "messages[1].content[0].foo", "is not a field of a text part"},
+    {"PartWithoutType", R"({"role":"user","content":[{"text":"x"}]})", "messages[1].content[0].type",
+     "missing"},
+    {"PartWithoutText", R"({"role":"user","content":[{"type":"text"}]})", "messages[1].content[0].text",
+     "missing"},
+    {"PartNumber", R"({"role":"user","content":[5]})", "messages[1].content[0]", "5"},
+    {"CallsObject", R"({"role":"assistant","tool_calls":{"a":1}})", "messages[1].tool_calls", "list"},
+    {"CallWithMore", R"({"role":"assistant","tool_calls":[{"foo":1,"function":{"name":"f"}}]})",
+     "messages[1].tool_calls[0].foo", "is not a field of a tool call"},
+    {"CallOfAnotherType", R"({"role":"assistant","tool_calls":[{"type":"custom"}]})",
+     "messages[1].tool_calls[0].type", "must be function"},
+    {"CalledWithMore", R"({"role":"assistant","tool_calls":[{"function":{"name":"f","foo":1}}]})",
+     "messages[1].tool_calls[0].function.foo", "is not a field"},
+    {"ArgumentsNoJson", R"({"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{"}}]})",
+     "messages[1].tool_calls[0].function.arguments", "not valid JSON"},
+    {"ArgumentsList", R"({"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"[]"}}]})",
+     "messages[1].tool_calls[0].function.arguments", "must be an object"},
+    {"ArgumentsNumber", R"({"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":5}}]})",
+     "messages[1].tool_calls[0].function.arguments", "must be a string"},
+};
+
+class BadMessageTest : public OpenAiRequests, public testing::WithParamInterface<BadField> {};
+
+TEST_P(BadMessageTest, IsNamedWithItsPath) {
+  const std::string messages = strf(R"("messages":[{{"role":"user","content":"x"}},{}])", GetParam().extra);
+  const auto result = prepare(Endpoint::kChat, "{" + messages + "}", model_);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().field, GetParam().field) << result.error().message;
+  EXPECT_THAT(result.error().message, HasSubstr(GetParam().message));
+  EXPECT_EQ(tokenize("{" + messages + "}", model_).error().field, GetParam().field) << "/tokenize";
+}
+
+INSTANTIATE_TEST_SUITE_P(OpenAi, BadMessageTest, testing::ValuesIn(kBadMessages),
+                         [](const auto& info) { return info.param.name; });
+
+// Whatever is wrong with it, no more than a glance of what was sent comes back.
+TEST_F(OpenAiRequests, AnErrorShowsLittleOfWhatWasSent) {
+  std::string bird;
+  while (bird.size() < 100'000) bird += "\xf0\x9f\x90\xa6";
+  const std::string message = R"("messages":[{"role":"user","content":"x"}])";
+  const std::string quoted = '"' + bird + '"', member = quoted + ":1";
+  for (const std::string& body :
+       {message + ",\"model\":" + quoted, message + "," + member, message + ",\"tools\":" + quoted,
+        message + ",\"temperature\":" + quoted, message + ",\"stop\":{" + member + "}",
+        message + ",\"logit_bias\":{" + member + "}", message + ",\"chat_template_kwargs\":{" + member + "}",
+        message + ",\"reasoning_effort\":" + quoted, message + ",\"tool_choice\":" + quoted,
+        message + "," + member + "," + member, message + R"(,"tools":[{"function":{"name":)" + quoted + "}}]",
+        message + R"(,"tools":[{"function":{)" + member + "}}]",
+        R"("messages":[{"role":)" + quoted + R"(,"content":"x"}])",
+        R"("messages":[{"role":"user","content":"x",)" + member + "}]",
+        R"("messages":[{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":)" + quoted +
+            "}}]}]"}) {
+    const auto result = prepare(Endpoint::kChat, "{" + body + "}", model_);
+    ASSERT_FALSE(result.ok()) << body.substr(0, 80);
+    const std::string& text = result.error().message;
+    EXPECT_LT(text.size(), 500u) << text.substr(0, 600);
+    EXPECT_LE(result.error().field.size(), 200u);
+    EXPECT_EQ(valid_utf8_prefix(text), text.size()) << text;
+  }
+}
 
 // A list of an object is right for none of them.
 TEST_F(OpenAiRequests, NoFieldTakesAValueOfAnotherType) {

@@ -76,6 +76,54 @@ TEST_F(OpenAiRequests, TheLastMessageIsGoneOnWith) {
   EXPECT_GT(text("").size(), text(R"(,"add_generation_prompt":false)").size());
 }
 
+// What clients and their frameworks send along: an answer as it came, empty fields, hints.
+TEST_F(OpenAiRequests, MessagesMayCarryWhatChangesNothing) {
+  const auto ids = [&](const std::string& user, const std::string& answer, const std::string& tool,
+                       const std::string& text) {
+    const auto prepared = prepare(
+        Endpoint::kChat,
+        strf(
+            R"({{"messages":[{{"role":"user","content":{}{}}},{{"role":"assistant","content":"b","tool_calls":)"
+            R"([{{"id":"c","type":"function","function":{{"name":"f","arguments":"{{}}"}}}}]{}}},)"
+            R"({{"role":"tool","tool_call_id":"c","content":"d"{}}}]}})",
+            text, user, answer, tool),
+        model_);
+    EXPECT_TRUE(prepared.ok()) << prepared.error().message;
+    return prepared.value()->request.prompts[0];
+  };
+  const auto plain = ids("", "", "", R"("a")");
+  const std::string nothing =
+      R"(,"refusal":null,"audio":null,"function_call":null,"annotations":[],"parsed":null,"name":null)";
+  EXPECT_EQ(ids("", nothing, "", R"("a")"), plain);
+  EXPECT_EQ(ids(R"(,"tool_calls":[],"reasoning":"","tool_call_id":"")", R"(,"refusal":"")", "", R"("a")"),
+            plain);
+  EXPECT_EQ(ids(R"(,"cache_control":{"type":"ephemeral"})", "", R"(,"name":"f")",
+                R"([{"type":"text","text":"a","cache_control":{"type":"ephemeral"},"annotations":[]}])"),
+            plain);
+  EXPECT_EQ(ids("", R"(,"reasoning":"r","reasoning_content":"r")", "", R"("a")"),
+            ids("", R"(,"reasoning":"r")", "", R"("a")"));
+}
+
+// Who speaks is not part of M3's format: the log says that the name went nowhere. A tool's name it has.
+TEST_F(OpenAiRequests, TheNameOfASpeakerIsAWarning) {
+  const auto warning = [&](const std::string& role, const std::string& name) {
+    const char* const found =
+        prepare(
+            Endpoint::kChat,
+            strf(
+                R"({{"messages":[{{"role":"{}","content":"x","name":{}}},{{"role":"user","content":"y"}}]}})",
+                role, name),
+            model_)
+            .value()
+            ->warning;
+    return std::string(found ? found : "");
+  };
+  EXPECT_EQ(warning("user", R"("Ann")"), "message-name-not-rendered");
+  EXPECT_EQ(warning("system", R"("Ann")"), "message-name-not-rendered");
+  EXPECT_EQ(warning("user", R"("")"), "");
+  EXPECT_EQ(warning("user", "null"), "");
+}
+
 // Servers hand it out under both names.
 TEST_F(OpenAiRequests, ReasoningComesBackUnderEitherName) {
   const auto ids = [&](const std::string& member) {

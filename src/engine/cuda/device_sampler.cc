@@ -63,6 +63,7 @@ void DeviceSampler::launch(Run& run, const DeviceLogits& logits, cudaStream_t st
   l.ids = take(rows * sizeof(int32_t));
   l.status = take(rows * sizeof(SampleStatus));
   l.logprob = take(wanted * sizeof(float));
+  l.rank = take(wanted * sizeof(int32_t));
   l.top_ids = take(tops * sizeof(int32_t));
   l.top_logprobs = take(tops * sizeof(float));
   l.end = used;
@@ -94,6 +95,7 @@ void DeviceSampler::launch(Run& run, const DeviceLogits& logits, cudaStream_t st
                          .wanted = reinterpret_cast<const LogprobsRow*>(device + l.wanted),
                          .sampled_ids = ids,
                          .logprob = reinterpret_cast<float*>(device + l.logprob),
+                         .rank = reinterpret_cast<int32_t*>(device + l.rank),
                          .top_ids = reinterpret_cast<int32_t*>(device + l.top_ids),
                          .top_logprobs = reinterpret_cast<float*>(device + l.top_logprobs),
                          .rows = static_cast<int>(wanted),
@@ -106,9 +108,10 @@ void DeviceSampler::launch(Run& run, const DeviceLogits& logits, cudaStream_t st
 
 TokenLogprobs DeviceSampler::Run::logprobs_at(int row, int32_t id) const {
   const auto* logprob = reinterpret_cast<const float*>(host.data() + layout.logprob);
+  const auto* rank = reinterpret_cast<const int32_t*>(host.data() + layout.rank);
   const auto* top_ids = reinterpret_cast<const int32_t*>(host.data() + layout.top_ids);
   const auto* top_logprobs = reinterpret_cast<const float*>(host.data() + layout.top_logprobs);
-  TokenLogprobs result{.token = {id, logprob[row]}, .top = {}};
+  TokenLogprobs result{.token = {id, logprob[row]}, .rank = rank[row], .top = {}};
   const int count = std::min(wanted[static_cast<size_t>(row)].num_top, layout.vocabulary);
   for (int i = 0; i < count; ++i) {
     const size_t at = static_cast<size_t>(row) * layout.top_stride + i;

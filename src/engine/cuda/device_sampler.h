@@ -39,7 +39,7 @@ class DeviceSampler {
   // Where things are in a run's two buffers.
   struct Layout {
     size_t batch, wanted;  // sent
-    size_t ids, status, logprob, top_ids, top_logprobs, end;
+    size_t ids, status, logprob, rank, top_ids, top_logprobs, end;
     int top_stride, vocabulary;
   };
   struct Run {

@@ -7,7 +7,10 @@
 namespace sparrow::openai {
 
 Answer::Answer(const Tokenizer& tokenizer, const AnswerOptions& options)
-    : detokenizer_(tokenizer), stop_(options.stop, options.include_stop), single_call_(options.single_call) {
+    : detokenizer_(tokenizer),
+      stop_(options.stop, options.include_stop),
+      stop_ids_(options.stop_ids),
+      single_call_(options.single_call) {
   if (options.parser) parser_.emplace(*options.parser);
 }
 
@@ -26,6 +29,9 @@ bool Answer::take(TokenEvent event, std::vector<OutputDelta>& deltas) {
     if (single_call_ && parser_ && parser_->num_complete_calls() > 0) end(FinishReason::kStop, deltas);
   }
   if (event.finish && !finished_) {
+    if (event.finish == FinishReason::kStop && event.id &&
+        std::find(stop_ids_.begin(), stop_ids_.end(), *event.id) != stop_ids_.end())
+      stop_id_ = event.id;
     error_ = std::move(event.error);
     end(*event.finish, deltas);
   }

@@ -19,6 +19,7 @@ namespace sparrow::openai {
 struct AnswerOptions {
   std::vector<std::string> stop;
   bool include_stop = false;
+  std::vector<int32_t> stop_ids;              // of the request: one that ends the answer is told
   std::optional<OutputParserOptions> parser;  // nullopt: all text is content
   bool single_call = false;                   // the answer ends after its first tool call
 };
@@ -39,6 +40,8 @@ class Answer {
   const std::string& error() const { return error_; }
   // The stop string that ended it; empty: none.
   const std::string& stop_string() const { return stop_.found(); }
+  // The request's stop id that did.
+  std::optional<int32_t> stop_id() const { return stop_id_; }
 
   int64_t num_tokens() const { return num_tokens_; }
   int64_t num_reasoning_tokens() const { return parser_ ? parser_->num_reasoning_chunks() : 0; }
@@ -54,6 +57,8 @@ class Answer {
   Detokenizer detokenizer_;
   StopStrings stop_;
   std::optional<OutputParser> parser_;
+  std::vector<int32_t> stop_ids_;
+  std::optional<int32_t> stop_id_;
   bool single_call_;
   bool finished_ = false;
   bool hit_length_ = false;

@@ -46,25 +46,118 @@ Status check_refused(const Json& body) {
   if (const auto format = body.find("response_format")) {
     const Json type = SPARROW_TRY(format->at("type"));
     if (type.string_view() != "text") return type.error("must be text: other formats are not supported yet");
+    static constexpr std::array<std::string_view, 1> kFields = {"type"};
+    SPARROW_TRY(check_members(*format, kFields, "a text format"));
   }
   return Ok{};
 }
 
-// Pictures and sound cannot be read yet, and a prompt without them would be another prompt.
-Status check_text_only(const Json& messages) {
-  SPARROW_TRY(messages.expect_array());
-  if (messages.size() == 0 || messages.size() > kMaxMessages)
-    return messages.error(strf("must hold 1 to {} messages", kMaxMessages));
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const Json message = messages.element(i);
-    const auto content = message.find("content");
-    if (!content || !content->is_array()) continue;
-    for (size_t p = 0; p < content->size(); ++p)
-      if (const auto type = content->element(p).find("type"); type && type->is_string())
-        if (type->string_view() != "text" && type->string_view() != "refusal")
-          return type->error("must be text: images, video and audio are not supported yet");
+// A cache hint says where a prefix may end; here every prefix is kept that fits.
+constexpr std::array<std::string_view, 4> kPartFields = {"type", "text", "cache_control", "annotations"};
+constexpr std::array<std::string_view, 4> kRefusalFields = {"type", "refusal", "cache_control",
+                                                            "annotations"};
+constexpr std::array<std::string_view, 4> kCallFields = {"id", "type", "function", "index"};
+// Clients that parse arguments send their own reading of them along.
+constexpr std::array<std::string_view, 3> kCalledFields = {"name", "arguments", "parsed_arguments"};
+constexpr std::array<std::string_view, 3> kToolFields = {"type", "function", "cache_control"};
+constexpr std::array<std::string_view, 4> kFunctionFields = {"name", "description", "parameters", "strict"};
+
+bool is_nothing(const Json& value) {
+  const bool is_list = value.is_object() || value.is_array();
+  return value.is_null() || (is_list && value.size() == 0) ||
+         (value.is_string() && value.string_view().empty());
+}
+
+Status check_part(const Json& part) {
+  if (part.is_string()) return Ok{};
+  const Json type = SPARROW_TRY(part.at("type"));
+  const bool is_text = type.string_view() == "text";
+  // Pictures and sound cannot be read yet, and a prompt without them would be another prompt.
+  if (!is_text && type.string_view() != "refusal")
+    return type.error("must be text: images, video and audio are not supported yet");
+  SPARROW_TRY(check_members(part, is_text ? std::span<const std::string_view>(kPartFields) : kRefusalFields,
+                            is_text ? "a text part" : "a refusal part"));
+  if (const auto notes = part.find("annotations"); notes && !is_nothing(*notes))
+    return notes->error("is not supported");
+  return Ok{};
+}
+
+Status check_calls(const Json& calls) {
+  SPARROW_TRY(calls.expect_array());
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const Json call = calls.element(i);
+    SPARROW_TRY(check_members(call, kCallFields, "a tool call"));
+    if (const auto type = call.find("type"); type && type->string_view() != "function")
+      return type->error("must be function");
+    SPARROW_TRY(check_members(SPARROW_TRY(call.at("function")), kCalledFields, "a called function"));
   }
   return Ok{};
+}
+
+// The fields of a message beside role and content.
+struct MessageField {
+  enum class Use {
+    kText,     // a string
+    kCalls,    // tool calls
+    kHint,     // of no consequence
+    kNowhere,  // nothing but empty values: they could not be part of the prompt
+  };
+  std::string_view name, role;  // role: of which messages; empty: of all
+  Use use;
+  std::string_view expectation = {};  // of kNowhere
+};
+constexpr std::array kMessageFields = {
+    MessageField{"name", "", MessageField::Use::kText},
+    MessageField{"tool_calls", "assistant", MessageField::Use::kCalls},
+    MessageField{"tool_call_id", "tool", MessageField::Use::kText},
+    MessageField{"reasoning", "assistant", MessageField::Use::kText},
+    MessageField{"reasoning_content", "assistant", MessageField::Use::kText},
+    MessageField{"cache_control", "", MessageField::Use::kHint},
+    MessageField{"refusal", "", MessageField::Use::kNowhere, "is not supported: use content"},
+    MessageField{"function_call", "", MessageField::Use::kNowhere, "is not supported; use tool_calls"},
+    MessageField{"audio", "", MessageField::Use::kNowhere, "is not supported: messages are text"},
+    MessageField{"annotations", "", MessageField::Use::kNowhere, "is not supported"},
+    MessageField{"parsed", "", MessageField::Use::kNowhere, "is not supported: use content"},
+};
+
+Status check_member(const Json& member, std::string_view key, std::string_view role) {
+  const auto field = std::find_if(kMessageFields.begin(), kMessageFields.end(),
+                                  [key](const MessageField& known) { return known.name == key; });
+  if (field == kMessageFields.end()) return member.error("is not a field of a message");
+  if (is_nothing(member)) return Ok{};
+  using Use = MessageField::Use;
+  if (!field->role.empty() && field->role != role)
+    return member.error(strf("is only allowed in a message of role {}", field->role));
+  if (field->use == Use::kNowhere) return member.error(field->expectation);
+  if (field->use == Use::kCalls) return check_calls(member);
+  if (field->use == Use::kText) SPARROW_TRY(member.as_string());
+  return Ok{};
+}
+
+Status check_message(const Json& message) {
+  SPARROW_TRY(message.expect_object());
+  const Json role = SPARROW_TRY(message.at("role"));
+  for (size_t i = 0; i < message.size(); ++i) {
+    const std::string_view key = message.key(i);
+    if (key != "role" && key != "content")
+      SPARROW_TRY(check_member(message.member(i), key, role.string_view()));
+  }
+  // One thought under its two names; two thoughts would leave one out.
+  const auto reasoning = message.find("reasoning"), same = message.find("reasoning_content");
+  if (reasoning && same && !is_nothing(*reasoning) && reasoning->string_view() != same->string_view())
+    return reasoning->error(strf("contradicts {}", same->path()));
+  const auto content = message.find("content");
+  if (!content || !content->is_array()) return Ok{};
+  for (size_t p = 0; p < content->size(); ++p) SPARROW_TRY(check_part(content->element(p)));
+  return Ok{};
+}
+
+// A tool's result says in its name which function it is of; the prompt shows them in their order.
+bool has_named_speaker(const Json& messages) {
+  for (size_t i = 0; i < messages.size(); ++i)
+    if (const Json message = messages.element(i); message.find("role")->string_view() != "tool")
+      if (const auto name = message.find("name"); name && !is_nothing(*name)) return true;
+  return false;
 }
 
 // M3's template renders one system message, the first after an optional root.
@@ -87,18 +180,7 @@ bool has_tool(const Json& tools, std::string_view name) {
 Status read_tools(const Json& body, ChatRequest& request) {
   const auto tools = body.find("tools");
   if (tools) {
-    SPARROW_TRY(tools->expect_array());
-    if (tools->size() > kMaxTools) return tools->error(strf("must hold at most {} tools", kMaxTools));
-    for (size_t i = 0; i < tools->size(); ++i) {
-      if (const auto type = tools->element(i).find("type"); type && type->string_view() != "function")
-        return type->error("must be function");
-      const Json name = SPARROW_TRY(SPARROW_TRY(tools->element(i).at("function")).at("name"));
-      const std::string text = SPARROW_TRY(name.as_string());
-      // A quote would end the name where the prompt spells it.
-      if (text.empty() || text.size() > kMaxToolNameBytes ||
-          text.find_first_of("\"<>\n") != std::string::npos)
-        return name.error("must be a function's name");
-    }
+    SPARROW_TRY(check_tools(*tools));
     if (tools->size() > 0) {
       request.tools = *tools;
       request.tool_set = SPARROW_TRY(ToolSet::from_json(*tools));
@@ -109,9 +191,14 @@ Status read_tools(const Json& body, ChatRequest& request) {
   if (!choice) return Ok{};
   using Choice = ChatRequest::ToolChoice;
   if (choice->is_object()) {
+    static constexpr std::array<std::string_view, 2> kFields = {"type", "function"};
+    static constexpr std::array<std::string_view, 1> kNamed = {"name"};
     const Json type = SPARROW_TRY(choice->at("type"));
     if (type.string_view() != "function") return type.error("must be function");
-    const Json name = SPARROW_TRY(SPARROW_TRY(choice->at("function")).at("name"));
+    SPARROW_TRY(check_members(*choice, kFields, "tool_choice"));
+    const Json function = SPARROW_TRY(choice->at("function"));
+    SPARROW_TRY(check_members(function, kNamed, "tool_choice"));
+    const Json name = SPARROW_TRY(function.at("name"));
     request.tool_name = SPARROW_TRY(name.as_string());
     if (!request.tools || !has_tool(*request.tools, request.tool_name))
       return name.error("must be the name of one of the tools");
@@ -154,6 +241,37 @@ Status read_logprobs(const Json& body, const Defaults& defaults, ChatRequest& re
 
 }  // namespace
 
+Status check_messages(const Json& messages) {
+  SPARROW_TRY(messages.expect_array());
+  if (messages.size() == 0 || messages.size() > kMaxMessages)
+    return messages.error(strf("must hold 1 to {} messages", kMaxMessages));
+  for (size_t i = 0; i < messages.size(); ++i) SPARROW_TRY(check_message(messages.element(i)));
+  return Ok{};
+}
+
+Status check_tools(const Json& tools) {
+  SPARROW_TRY(tools.expect_array());
+  if (tools.size() > kMaxTools) return tools.error(strf("must hold at most {} tools", kMaxTools));
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const Json tool = tools.element(i);
+    SPARROW_TRY(tool.expect_object());
+    if (const auto type = tool.find("type"); type && type->string_view() != "function")
+      return type->error("must be function");
+    SPARROW_TRY(check_members(tool, kToolFields, "a tool"));
+    const Json function = SPARROW_TRY(tool.at("function"));
+    SPARROW_TRY(check_members(function, kFunctionFields, "a function"));
+    const Json name = SPARROW_TRY(function.at("name"));
+    const std::string text = SPARROW_TRY(name.as_string());
+    // A quote would end the name where the prompt spells it.
+    if (text.empty() || text.size() > kMaxToolNameBytes || text.find_first_of("\"<>\n") != std::string::npos)
+      return name.error("must be a function's name");
+    SPARROW_TRY(function.string_or("description", ""));
+    SPARROW_TRY(function.bool_or("strict", false));
+    if (const auto parameters = function.find("parameters")) SPARROW_TRY(parameters->expect_object());
+  }
+  return Ok{};
+}
+
 std::string tool_name(const Json& tools, size_t index) {
   return std::string(tools.element(index).find("function")->find("name")->string_view());
 }
@@ -164,7 +282,8 @@ Result<ChatRequest> read_chat_request(const Json& body, const Defaults& defaults
   // Not inside the braces: members that are made by then would not be destroyed.
   const Json messages = SPARROW_TRY(body.at("messages"));
   ChatRequest request{.fields = std::move(fields), .messages = messages};
-  SPARROW_TRY(check_text_only(request.messages));
+  SPARROW_TRY(check_messages(request.messages));
+  request.drops_name = has_named_speaker(request.messages);
   request.drops_system_message = has_late_system_message(request.messages);
   SPARROW_TRY(read_tools(body, request));
   SPARROW_TRY(read_thinking(body, request));

@@ -28,13 +28,20 @@ struct ChatRequest {
   TemplateOptions options;
   bool add_generation_prompt = true, continue_final_message = false;
 
-  bool drops_system_message = false;  // one after the first position, which the template does not render
+  // What M3's template does not render; for the log.
+  bool drops_system_message = false;  // one after the first position
+  bool drops_name = false;            // of a speaker
 
   // The answer must hold a tool call.
   bool forces_call() const {
     return tool_choice == ToolChoice::kRequired || tool_choice == ToolChoice::kNamed;
   }
 };
+
+// Error at the first thing in the messages, or in the tools, that is not known or would be lost on the way to
+// the prompt. What clients send along without a meaning (null, an empty list, a cache hint) is fine.
+Status check_messages(const Json& messages);
+Status check_tools(const Json& tools);
 
 // The name of one of the tools that were read.
 std::string tool_name(const Json& tools, size_t index);

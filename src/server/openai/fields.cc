@@ -159,13 +159,11 @@ Status read_stream(const Json& body, GenerationFields& fields) {
   fields.stream = SPARROW_TRY(body.bool_or("stream", false));
   const auto options = body.find("stream_options");
   if (!options) return Ok{};
+  static constexpr std::array<std::string_view, 3> kOptions = {"include_usage", "continuous_usage_stats",
+                                                               "include_obfuscation"};
   SPARROW_TRY(options->expect_object());
   if (!fields.stream) return options->error("is only allowed when stream is true");
-  for (size_t i = 0; i < options->size(); ++i) {
-    const std::string_view key = options->key(i);
-    if (key != "include_usage" && key != "continuous_usage_stats" && key != "include_obfuscation")
-      return options->member(i).error("is not a stream option");
-  }
+  SPARROW_TRY(check_members(*options, kOptions, "stream_options"));
   if (const auto obfuscation = options->find("include_obfuscation");
       obfuscation && !is_bool(*obfuscation, false))
     return obfuscation->error("must be false: the length of a chunk is that of its text");
@@ -217,6 +215,14 @@ Status read_lengths(const Json& body, const Defaults& defaults, GenerationFields
 }
 
 }  // namespace
+
+Status check_members(const Json& object, std::span<const std::string_view> known, std::string_view what) {
+  SPARROW_TRY(object.expect_object());
+  for (size_t i = 0; i < object.size(); ++i)
+    if (std::find(known.begin(), known.end(), object.key(i)) == known.end())
+      return object.member(i).error(strf("is not a field of {}", what));
+  return Ok{};
+}
 
 Result<std::vector<int32_t>> read_token_ids(const Json& list, int vocab_size) {
   SPARROW_TRY(list.expect_array());

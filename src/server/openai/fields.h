@@ -45,6 +45,9 @@ struct GenerationFields {
 Result<GenerationFields> read_generation_fields(const Json& body, const Defaults& defaults,
                                                 std::span<const std::string_view> own_fields);
 
+// Error at the first member of `object` that is not in the list; `what` the object is: "a text part".
+Status check_members(const Json& object, std::span<const std::string_view> known, std::string_view what);
+
 // logprobs as a count of alternatives, bounded by what the server allows.
 Result<int> read_logprob_count(const Json& field, const Defaults& defaults);
 

@@ -116,7 +116,7 @@ void Generation::append_chunk(std::string& out, int index) {
   if (ends) {
     output.ended = true;
     part.finish_reason = output.answer.finish_reason();
-    part.stop_string = output.answer.stop_string();
+    part.stop_reason = {output.answer.stop_string(), output.answer.stop_id()};
   }
   const bool echoes = prepared_->echo && part.first;
   if (echoes) {
@@ -149,7 +149,7 @@ std::vector<Choice> Generation::choices() {
     Output& output = answers_[i];
     Choice choice{.output = std::move(output.parsed),
                   .finish_reason = output.answer.finish_reason(),
-                  .stop_string = output.answer.stop_string(),
+                  .stop_reason = {output.answer.stop_string(), output.answer.stop_id()},
                   .wants_logprobs = request.logprobs.has_value(),
                   .logprobs = std::move(output.logprobs)};
     // A prompt's log-probabilities come with its first choice and belong to all of them.

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/json_writer.h"
+#include "base/utf8.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/completion_request.h"
 #include "text/output/call_guide.h"
@@ -114,6 +115,7 @@ Status prepare_chat(const Json& body, const ServedModel& model, std::string_view
   if (!model.chat_template)
     return Error{Errc::kUnsupported, "this model has no chat template: use /v1/completions"};
   const ChatPrompt prompt = SPARROW_TRY(render_prompt(chat, *model.chat_template));
+  if (chat.drops_name) prepared.warning = "message-name-not-rendered";
   if (chat.drops_system_message) prepared.warning = "late-system-message-not-rendered";
   prepared.fields = std::move(chat.fields);
   prepared.request = std::move(prepared.fields.request);
@@ -159,14 +161,6 @@ Status prepare_completion(const Json& body, const ServedModel& model, std::strin
   return Ok{};
 }
 
-Status check_fields(const Json& body, std::span<const std::string_view> known) {
-  SPARROW_TRY(body.expect_object());
-  for (size_t i = 0; i < body.size(); ++i)
-    if (std::find(known.begin(), known.end(), body.key(i)) == known.end())
-      return body.member(i).error("is not a field of this request");
-  return Ok{};
-}
-
 // The text that /tokenize is about: a prompt, or messages as a chat would render them.
 Result<PromptText> text_to_tokenize(const Json& body, const ServedModel& model) {
   if (const auto prompt = body.find("prompt")) return PromptText::whole(SPARROW_TRY(prompt->as_string()));
@@ -174,7 +168,9 @@ Result<PromptText> text_to_tokenize(const Json& body, const ServedModel& model) 
     return Error{Errc::kInvalidArgument, "prompt is missing; messages would do as well", "prompt"};
   if (!model.chat_template) return Error{Errc::kUnsupported, "this model has no chat template", "messages"};
   ChatInput input{.messages = SPARROW_TRY(body.at("messages"))};
+  SPARROW_TRY(check_messages(input.messages));
   input.tools = body.find("tools");
+  if (input.tools) SPARROW_TRY(check_tools(*input.tools));
   if (const auto kwargs = body.find("chat_template_kwargs"))
     input.options = SPARROW_TRY(parse_template_options(*kwargs));
   input.continue_final_message = SPARROW_TRY(body.bool_or("continue_final_message", false));
@@ -194,7 +190,7 @@ int64_t Prepared::num_prompt_tokens() const {
 Status check_model(const std::optional<std::string>& name, const ServedModel& model) {
   if (!name || std::find(model.names.begin(), model.names.end(), *name) != model.names.end()) return Ok{};
   return Error{Errc::kNotFound,
-               strf("the model {} does not exist; this server has {}", json_quoted(*name),
+               strf("the model {} does not exist; this server has {}", json_quoted(excerpt(*name)),
                     json_quoted(model.names[0])),
                "model"};
 }
@@ -212,6 +208,7 @@ Result<std::unique_ptr<Prepared>> prepare(Endpoint endpoint, std::string_view bo
   }
   prepared->answer.stop = prepared->fields.stop;
   prepared->answer.include_stop = prepared->fields.include_stop_in_output;
+  prepared->answer.stop_ids = prepared->request.stop_ids;
   SPARROW_TRY(set_max_tokens(*prepared, model.defaults));
   // It may be many times the size of the body, and the answer may take minutes.
   if (!root.find("tools")) prepared->document.reset();
@@ -230,7 +227,7 @@ Result<std::string> tokenize(std::string_view body, const ServedModel& model, st
                                                               "return_token_strs"};
   const JsonDocument document = SPARROW_TRY(JsonDocument::parse(body, "the request's body", kBodyLimits));
   const Json root = document.root();
-  SPARROW_TRY(check_fields(root, kFields));
+  SPARROW_TRY(check_members(root, kFields, "this request"));
   if (const auto name = root.find("model")) SPARROW_TRY(check_model(SPARROW_TRY(name->as_string()), model));
   SPARROW_TRY(root.bool_or("add_special_tokens", true));  // the tokenizer adds none in either case
   const bool strings = SPARROW_TRY(root.bool_or("return_token_strs", false));
@@ -257,7 +254,7 @@ Result<std::string> detokenize(std::string_view body, const ServedModel& model) 
   static constexpr std::array<std::string_view, 2> kFields = {"model", "tokens"};
   const JsonDocument document = SPARROW_TRY(JsonDocument::parse(body, "the request's body", kBodyLimits));
   const Json root = document.root();
-  SPARROW_TRY(check_fields(root, kFields));
+  SPARROW_TRY(check_members(root, kFields, "this request"));
   if (const auto name = root.find("model")) SPARROW_TRY(check_model(SPARROW_TRY(name->as_string()), model));
   const auto ids = SPARROW_TRY(read_token_ids(SPARROW_TRY(root.at("tokens")), model.defaults.vocab_size));
   JsonWriter json;

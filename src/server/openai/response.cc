@@ -57,6 +57,11 @@ void write_string_or_null(JsonWriter& json, std::string_view key, std::string_vi
   text.empty() ? json.null() : json.string(text);
 }
 
+void write_stop_reason(JsonWriter& json, const StopReason& reason) {
+  if (!reason.id) return write_string_or_null(json, "stop_reason", reason.text);
+  json.key("stop_reason").integer(*reason.id);
+}
+
 void write_token(JsonWriter& json, const Tokenizer& tokenizer, const TokenLogprob& token) {
   json.key("token").string(token_text(tokenizer, token.id));
   json.key("logprob").number(token.logprob);
@@ -147,8 +152,8 @@ void write_prompt_logprobs(JsonWriter& json, const Tokenizer& tokenizer, const C
   for (const TokenLogprobs& entry : choice.prompt_logprobs) {
     json.begin_object();
     const auto add = [&](const TokenLogprob& token, int rank) {
-      json.key(strf("{}", token.id)).begin_object().key("logprob").number(token.logprob).key("rank");
-      rank > 0 ? json.integer(rank) : json.null();
+      json.key(strf("{}", token.id)).begin_object().key("logprob").number(token.logprob);
+      json.key("rank").integer(rank);
       json.key("decoded_token").string(token_text(tokenizer, token.id)).end_object();
     };
     bool listed = false;
@@ -156,7 +161,7 @@ void write_prompt_logprobs(JsonWriter& json, const Tokenizer& tokenizer, const C
       add(entry.top[i], static_cast<int>(i) + 1);
       listed |= entry.top[i].id == entry.token.id;
     }
-    if (!listed) add(entry.token, 0);
+    if (!listed) add(entry.token, entry.rank);
     json.end_object();
   }
   json.end_array();
@@ -228,7 +233,7 @@ void append_chat_chunk(std::string& out, const ResponseHead& head, const ChunkPa
   write_the_delta(json);
   write_chat_logprobs(json, *head.tokenizer, part.wants_logprobs && with_logprobs, part.logprobs);
   write_string_or_null(json, "finish_reason", finish_reason);
-  if (!finish_reason.empty()) write_string_or_null(json, "stop_reason", part.stop_string);
+  if (!finish_reason.empty()) write_stop_reason(json, part.stop_reason);
   json.end_object().end_array();
   write_stream_usage(json, head, usage);
   json.end_object();
@@ -247,7 +252,7 @@ std::string chat_response(const ResponseHead& head, std::span<const Choice> choi
     write_message(json, head, static_cast<int>(i), choice.output);
     write_chat_logprobs(json, *head.tokenizer, choice.wants_logprobs, choice.logprobs);
     json.key("finish_reason").string(choice.finish_reason);
-    write_string_or_null(json, "stop_reason", choice.stop_string);
+    write_stop_reason(json, choice.stop_reason);
     json.end_object();
   }
   json.end_array();
@@ -269,7 +274,7 @@ std::string completion_response(const ResponseHead& head, std::span<const Choice
     write_completion_logprobs(json, *head.tokenizer, choice.wants_logprobs, choice.echoed_ids,
                               choice.prompt_logprobs, choice.logprobs, 0);
     json.key("finish_reason").string(choice.finish_reason);
-    write_string_or_null(json, "stop_reason", choice.stop_string);
+    write_stop_reason(json, choice.stop_reason);
     write_prompt_logprobs(json, *head.tokenizer, choice);
     json.end_object();
   }
@@ -307,7 +312,7 @@ int64_t append_completion_chunk(std::string& out, const ResponseHead& head, cons
       write_completion_logprobs(json, *head.tokenizer, part.wants_logprobs, part.echoed_ids,
                                 part.prompt_logprobs, part.logprobs, part.text_offset);
   write_string_or_null(json, "finish_reason", part.finish_reason);
-  write_string_or_null(json, "stop_reason", part.stop_string);
+  write_stop_reason(json, part.stop_reason);
   json.end_object().end_array();
   write_stream_usage(json, head, usage);
   json.end_object();

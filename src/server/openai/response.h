@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -30,10 +31,17 @@ struct ResponseHead {
   bool continuous_usage = false;  // and has its value in every chunk
 };
 
+// What of the request ended an answer: "stop_reason" is the string, the id, or null.
+struct StopReason {
+  std::string_view text;  // empty: none
+  std::optional<int32_t> id;
+};
+
 // A finished choice.
 struct Choice {
   ParsedOutput output;
-  std::string finish_reason, stop_string;
+  std::string_view finish_reason;
+  StopReason stop_reason;
   bool wants_logprobs = false;
   std::vector<TokenLogprobs> logprobs;
   bool wants_prompt_logprobs = false;
@@ -56,7 +64,7 @@ struct ChunkPart {
   std::span<const TokenLogprobs> logprobs;
   bool wants_logprobs = false;
   std::string_view finish_reason;  // empty: goes on
-  std::string_view stop_string;
+  StopReason stop_reason;
   // Text completions.
   int64_t text_offset = 0;  // characters of the tokens before this chunk
   // With echo, the prompt goes before the first chunk's own text.

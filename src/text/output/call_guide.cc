@@ -86,7 +86,7 @@ Status CallGuide::add_calls(const std::string& before, std::vector<Path>& paths)
     paths.push_back(SPARROW_TRY(path(text, static_cast<int>(i))));
     if (!can_be_written(paths.back()))
       return Error{Errc::kInvalidArgument,
-                   strf("the tool {} has a name that the model cannot write", names_[i]), "tools"};
+                   strf("the tool {} has a name that the model cannot write", excerpt(names_[i])), "tools"};
   }
   return Ok{};
 }

@@ -55,9 +55,10 @@ struct Stats {
   }
 };
 
-struct Sum {
-  double value = 0;
-  __device__ void merge(const Sum& other) { value += other.value; }
+struct Tally {
+  double mass = 0;
+  uint64_t above = 0;  // ids that are more probable than one
+  __device__ void merge(const Tally& other) { mass += other.mass, above += other.above; }
 };
 
 struct RowShared {

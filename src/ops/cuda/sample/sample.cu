@@ -235,14 +235,20 @@ __device__ void logprobs_row(Row& row, const LogprobsArgs& args, int index) {
   const Stats stats = row.load(logits);
   __syncthreads();
   const Weigher weigh(row.shared, stats.best, 1.0);
-  Sum sum;
-  for (int i = threadIdx.x; i < row.size; i += kThreads) sum.value += weigh(row.shared.slice[i]);
-  sum = row.over_cluster(sum);
-  const double log_total = stats.best + log(sum.value);
+  const int32_t id = wanted.id >= 0 ? wanted.id : args.sampled_ids[wanted.sampled];
+  const bool known = id >= 0 && id < args.vocabulary;
+  const float own = known ? logits[id] : NAN;
+  Tally tally;
+  for (int i = threadIdx.x; i < row.size; i += kThreads) {
+    const float logit = row.shared.slice[i];
+    tally.mass += weigh(logit);
+    if (logit > own || (logit == own && row.begin + i < id)) ++tally.above;
+  }
+  tally = row.over_cluster(tally);
+  const double log_total = stats.best + log(tally.mass);
   if (row.rank == 0 && threadIdx.x == 0) {
-    const int32_t id = wanted.id >= 0 ? wanted.id : args.sampled_ids[wanted.sampled];
-    const bool known = id >= 0 && id < args.vocabulary;
-    args.logprob[index] = known ? static_cast<float>(logits[id] - log_total) : NAN;
+    args.logprob[index] = static_cast<float>(own - log_total);
+    args.rank[index] = known ? static_cast<int32_t>(tally.above) + 1 : 0;
   }
   const int num_top = min(min(wanted.num_top, args.vocabulary), kMaxLogprobs);
   if (num_top <= 0) return;

@@ -45,6 +45,7 @@ struct LogprobsArgs {
   const LogprobsRow* wanted;   // [rows]
   const int32_t* sampled_ids;  // SampleArgs::ids; may be null where every id is given
   float* logprob;              // [rows] out: of the id; NaN where there is none
+  int32_t* rank;               // [rows] out: of the id, 1 for the most probable one; 0 where there is none
   int32_t* top_ids;            // [rows, top_stride] out: most probable first, the lower id on ties
   float* top_logprobs;  // [rows, top_stride] out; entries past num_top or the vocabulary stay unwritten
   int rows, top_stride, vocabulary;
