@@ -53,8 +53,10 @@ class JsonWriter {
   // The document; the writer is empty again.
   std::string take() {
     needs_comma_ = false;
-    return std::exchange(out_, {});
+    return take_part();
   }
+  // What was written since the last call; the document goes on.
+  std::string take_part() { return std::exchange(out_, {}); }
 
  private:
   JsonWriter& open(char bracket);

@@ -89,6 +89,7 @@ Service::Service(Engine& engine, openai::ServedModel model, const ApiKeys& keys,
       metrics_(metrics),
       options_(std::move(options)),
       counts_(metrics, engine, model_.names[0]),
+      answers_(options_.answer_memory),
       created_(now_seconds()),
       work_(kWorkThreads, kLongBytes) {}
 

@@ -15,6 +15,7 @@
 #include "base/json_writer.h"
 #include "engine/engine.h"
 #include "server/auth.h"
+#include "server/byte_budget.h"
 #include "server/http/http.h"
 #include "server/metrics.h"
 #include "server/openai/generation.h"
@@ -28,6 +29,10 @@ struct ServiceOptions {
   std::optional<uint64_t> seed;  // draws of requests without a seed repeat with it; nullopt: they do not
   std::optional<std::chrono::milliseconds> queue_timeout;
   int max_queued_requests = 1024;  // that wait to be prepared or to run: more are refused
+  // A comment now and then keeps proxies from closing a stream whose prompt takes long.
+  std::chrono::milliseconds keep_alive{10'000};
+  // That all answers in the making may take, by Prepared::answer_bytes.
+  int64_t answer_memory = int64_t{1} << 30;
   std::string version;
   // Names that a request's Host must have, with any port; empty: all. Web pages can give a name of theirs the
   // address of a machine that only the browser reaches, but not choose another Host.
@@ -55,6 +60,7 @@ class Service {
                                                                     KeyTicket& ticket);
   net::awaitable<void> convert(Exchange& exchange);
   net::awaitable<void> answer_whole(Exchange& exchange, Pump& pump);
+  net::awaitable<void> answer_in_pieces(Exchange& exchange, Pump& pump);
   net::awaitable<void> answer_stream(Exchange& exchange, Pump& pump);
   void record(Exchange& exchange, const Pump& pump);
   HttpResponse refuse(const Error& error);
@@ -70,6 +76,7 @@ class Service {
   Metrics& metrics_;
   const ServiceOptions options_;
   ServiceMetrics counts_;
+  ByteBudget answers_;
   const int64_t created_;
   std::atomic<uint64_t> num_seeds_{0};
   net::thread_pool answer_work_{1};  // writes large answers

@@ -20,8 +20,8 @@ constexpr int kEventsAtATime = 256;
 constexpr int64_t kInlineEntries = 8192;
 // What was made of a body beyond this is freed by a worker.
 constexpr size_t kInlineBytes = 8 << 10;
-// A comment now and then keeps proxies from closing a stream whose prompt takes long.
-constexpr std::chrono::seconds kKeepAlive{10};
+// Of a large answer, written at a time.
+constexpr size_t kPieceBytes = 256 << 10;
 constexpr std::string_view kKeepAliveEvent = ": keep-alive\n\n";
 
 double seconds_since(Clock::time_point start) {
@@ -49,6 +49,7 @@ struct Service::Pump {
   std::unique_ptr<TokenStream> stream;
   std::unique_ptr<openai::Generation> generation;
   KeyTicket ticket;
+  ByteBudget::Share memory;
   std::vector<Clock::time_point> last_token;  // of each output
   std::optional<TokenEvent::Waited> waited;
 
@@ -100,6 +101,15 @@ net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endp
     co_await exchange.respond(std::move(response));
     co_return;
   }
+  auto memory = answers_.take(ready.answer_bytes);
+  if (!memory) {
+    HttpResponse response = refuse(
+        {Errc::kBusy, strf("answers of {} MB are being made, this one would have {} MB, and the server "
+                           "has room for {} MB: try again later",
+                           answers_.used() >> 20, ready.answer_bytes >> 20, answers_.limit() >> 20)});
+    co_await exchange.respond(std::move(response));
+    co_return;
+  }
   auto stream = engine_.submit(ready.request);
   if (!stream.ok()) {
     HttpResponse response = refuse(stream.error());
@@ -107,10 +117,12 @@ net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endp
     co_return;
   }
   const auto outputs = static_cast<size_t>(ready.request.num_outputs());
+  const bool is_large = ready.answer_bytes > static_cast<int64_t>(kPieceBytes);
   Pump pump{.stream = std::move(stream).value(),
             .generation = std::make_unique<openai::Generation>(model_, std::move(prepared).value(),
                                                                exchange.request().request_id),
             .ticket = std::move(ticket),
+            .memory = std::move(*memory),
             .last_token = std::vector<Clock::time_point>(outputs)};
   Waker waker = exchange.waker();
   pump.stream->set_wake([waker] { waker.wake(); });
@@ -121,8 +133,8 @@ net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endp
   }
   record(exchange, pump);
   // A million small objects take as long to free as to make.
-  if (is_long || pump.generation->usage().completion_tokens > kInlineEntries)
-    net::post(answer_work_, [dead = std::move(pump.generation)] {});
+  if (is_long || is_large || pump.generation->usage().completion_tokens > kInlineEntries)
+    net::post(answer_work_, [dead = std::move(pump.generation), memory = std::move(pump.memory)] {});
 }
 
 HttpResponse Service::refuse_failure(const Error& failure) {
@@ -144,13 +156,28 @@ net::awaitable<void> Service::answer_whole(Exchange& exchange, Pump& pump) {
     co_await exchange.respond(std::move(refusal));
     co_return;
   }
+  if (pump.generation->num_unwritten() > kInlineEntries) {
+    co_await answer_in_pieces(exchange, pump);
+    co_return;
+  }
   HttpResponse response;
-  auto write = [&pump] { return pump.generation->response(); };
-  if (pump.generation->num_unwritten() <= kInlineEntries)
-    response.body = write();
-  else
-    response.body = co_await run_aside(answer_work_, exchange, write);
+  response.body = pump.generation->response();
   co_await exchange.respond(std::move(response));
+}
+
+// No more of it is in memory than what the client is about to take.
+net::awaitable<void> Service::answer_in_pieces(Exchange& exchange, Pump& pump) {
+  const HttpHeaders headers;
+  const bool started = co_await exchange.begin_stream("application/json", headers);
+  if (!started) co_return;
+  auto write = [&pump] { return pump.generation->response(kPieceBytes); };
+  for (;;) {
+    const std::string piece = co_await run_aside(answer_work_, exchange, write);
+    if (piece.empty()) break;
+    const bool written = co_await exchange.write(piece);
+    if (!written) co_return;
+  }
+  co_await exchange.end_stream();
 }
 
 net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
@@ -158,7 +185,8 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
   bool begun = false;
   auto written_at = Clock::now();
   for (;;) {
-    const bool more = pump.take(counts_, exchange.request().received_at);
+    bool more = pump.take(counts_, exchange.request().received_at);
+    bool has_pieces = false;
     const auto failure = pump.generation->failure();
     if (failure && !begun) {
       HttpResponse refusal = refuse_failure(*failure);
@@ -171,13 +199,14 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
     } else if (pump.generation->num_unwritten() <= kInlineEntries) {
       pump.generation->append_chunks(out);
     } else {
-      auto write = [&pump, &out] { return pump.generation->append_chunks(out), Ok{}; };
-      co_await run_aside(answer_work_, exchange, write);
+      auto write = [&pump, &out] { return pump.generation->append_chunks(out, kPieceBytes); };
+      has_pieces = co_await run_aside(answer_work_, exchange, write);
     }
-    const bool ends = failure || pump.generation->finished();
+    more |= has_pieces;
+    const bool ends = failure || (pump.generation->finished() && !has_pieces);
     if (ends) out += openai::kDoneEvent;
     // Also while tokens come that cannot be sent yet.
-    if (out.empty() && Clock::now() - written_at >= kKeepAlive) out += kKeepAliveEvent;
+    if (out.empty() && Clock::now() - written_at >= options_.keep_alive) out += kKeepAliveEvent;
     if (!out.empty()) {
       if (!std::exchange(begun, true)) {
         HttpHeaders headers;
@@ -196,7 +225,7 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
       co_await exchange.yield();
       continue;
     }
-    const WaitResult result = co_await exchange.wait_for(kKeepAlive);
+    const WaitResult result = co_await exchange.wait_for(options_.keep_alive);
     if (result == WaitResult::kPeerGone) co_return;
   }
   pump.stream->cancel();

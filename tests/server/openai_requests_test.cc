@@ -271,6 +271,31 @@ TEST_F(OpenAiRequests, PromptsTimesNIsBounded) {
   EXPECT_THAT(result.error().message, HasSubstr("n is 128"));
 }
 
+// What costs next to nothing to ask for must not fill the memory.
+TEST_F(OpenAiRequests, AnAnswerThatWouldBeTooLargeIsRefusedWithTheNumbers) {
+  std::string prompt = R"("prompt":[1)";
+  for (int i = 1; i < 3000; ++i) prompt += ",7";
+  prompt += "]";
+  const auto result = completion(prompt + R"(,"n":128,"echo":true,"logprobs":20,"max_tokens":1)");
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.error().field, "logprobs");
+  for (const char* part : {"about 2", "at most 64 MB", "3000 prompt tokens", "n 128", "echo", "logprobs 20"})
+    EXPECT_THAT(result.error().message, HasSubstr(part));
+  EXPECT_TRUE(completion(prompt + R"(,"n":8,"echo":true,"logprobs":20)").ok());
+  EXPECT_TRUE(completion(prompt + R"(,"n":128,"echo":true)").ok());
+  EXPECT_FALSE(completion(prompt + R"(,"n":128,"echo":true,"logprobs":20,"stream":true)").ok());
+  EXPECT_EQ(completion(prompt + R"(,"n":128,"prompt_logprobs":20)").error().field, "prompt_logprobs");
+  model_.defaults.max_answer_bytes = 1 << 20;
+  EXPECT_EQ(chat(R"(,"logprobs":true,"top_logprobs":20,"max_tokens":2000)").error().field, "top_logprobs");
+  EXPECT_TRUE(chat(R"(,"logprobs":true,"top_logprobs":20,"max_tokens":2000,"stream":true)").ok());
+  EXPECT_TRUE(chat(R"(,"n":128,"max_tokens":2000)").ok()) << "plain text counts nothing";
+  // Who leaves the length to the server gets what fits.
+  const auto prepared = chat(R"(,"logprobs":true,"top_logprobs":20)").value();
+  EXPECT_GT(prepared->request.max_tokens, 100);
+  EXPECT_LT(prepared->request.max_tokens, 1000);
+  EXPECT_LE(prepared->answer_bytes, 1 << 20);
+}
+
 TEST_F(OpenAiRequests, TokenizeAndBack) {
   const std::string answer = tokenize(R"({"prompt":"the fox"})", model_).value();
   const JsonDocument document = JsonDocument::parse(answer, "answer").value();

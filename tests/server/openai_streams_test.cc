@@ -3,14 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <latch>
 #include <random>
-#include <thread>
 
 #include "server/openai/generation.h"
 #include "support/openai_answers.h"
 #include "support/openai_requests.h"
-#include "support/service_fixture.h"
 
 namespace sparrow::openai {
 namespace {
@@ -128,113 +125,44 @@ TEST_P(StreamTest, AddsUpToTheWholeAnswer) {
   }
 }
 
+// A reader that lags gets one choice after the other, and in the end all of them.
+TEST_P(StreamTest, MayBeWrittenInPieces) {
+  Generation whole = generation(""),
+             streamed = generation(R"(,"stream":true,"stream_options":{"include_usage":true})");
+  for (TokenEvent& event : events()) whole.take(std::move(event));
+  for (TokenEvent& event : events()) streamed.take(std::move(event));
+  std::string out;
+  for (bool more = true; more;) {
+    std::string piece;
+    more = streamed.append_chunks(piece, 1);
+    EXPECT_EQ(more, streamed.num_unwritten() > 0);
+    out += piece;
+  }
+  EXPECT_EQ(read_stream(out), read_whole(whole.response()));
+}
+
+TEST_P(StreamTest, AWholeAnswerMayBeWrittenInPieces) {
+  const auto answer = [&](size_t bytes) {
+    Generation whole = generation(GetParam().endpoint == Endpoint::kChat ? "" : R"(,"prompt_logprobs":2)");
+    for (TokenEvent& event : events()) {
+      if (event.output == 0 && whole.usage().completion_tokens == 0)
+        event.prompt_logprobs.push_back({.token = {5, -1.0f}, .rank = 7, .top = {{6, -0.5f}}});
+      whole.take(std::move(event));
+    }
+    std::string out;
+    size_t largest = 0;
+    for (std::string piece; !(piece = whole.response(bytes)).empty(); out += piece)
+      largest = std::max(largest, piece.size());
+    EXPECT_TRUE(bytes > 300 || largest < 1000) << largest;
+    const size_t created = out.find("\"created\":");
+    return out.erase(created, out.find(',', created) - created);
+  };
+  const std::string expected = answer(JsonPieces::kAll);
+  for (const size_t bytes : {1, 10, 300, 5000}) EXPECT_EQ(answer(bytes), expected) << bytes;
+}
+
 INSTANTIATE_TEST_SUITE_P(OpenAi, StreamTest, testing::ValuesIn(stream_cases()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace sparrow::openai
-
-namespace sparrow {
-namespace {
-
-using namespace test;
-
-// The io thread can be held up while the engine goes on, so that all of an answer falls into one write.
-class ServiceStreams : public ServiceTest {
- protected:
-  static constexpr const char* kHold = "/hold";
-
-  ServiceStreams() {
-    num_io_threads_ = 1;
-    before_ = [this](const HttpRequest& request) {
-      if (request.path != kHold) return;
-      held_.count_down();
-      release_.wait();
-    };
-  }
-  ~ServiceStreams() override {
-    if (!release_.try_wait()) release_.count_down();
-  }
-
-  void wait_until(const std::function<bool()>& condition) const {
-    while (!condition()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
-
-  int32_t id_of(std::string_view text) const { return shared_tokenizer().encode(text).value().at(0); }
-  // Random weights come to no end by themselves: what ends thinking and a call comes up now and then.
-  std::string body(int i) const {
-    const std::string bias =
-        strf(R"(,"logit_bias":{{"{}":7,"{}":7}})", id_of("</mm:think>"), id_of("]<]minimax[>["));
-    const std::string tools =
-        R"(,"tools":[{"type":"function","function":{"name":"find_route"}},{"type":"function","function":{"name":"ping"}}])";
-    std::string fields = strf(R"(,"max_tokens":200,"seed":{},"n":{})", i, 1 + i % 2) + bias;
-    if (i % 4 != 3) fields += R"(,"chat_template_kwargs":{"thinking_mode":"enabled"})";
-    if (i % 3 != 2) fields += tools + R"(,"tool_choice":"required")";
-    if (i % 5 == 0) fields += R"(,"logprobs":true,"top_logprobs":2)";
-    return strf(R"({{"messages":[{{"role":"user","content":"the fox {}"}}],"temperature":1{})", i, fields);
-  }
-  static std::string request(const std::string& body, int i) {
-    return json_post("/v1/chat/completions", body, strf("X-Request-Id: r{}\r\n", i));
-  }
-
-  std::latch held_{1}, release_{1};
-};
-
-class ServiceStreamsAtOnce : public ServiceStreams, public testing::WithParamInterface<int> {};
-
-TEST_P(ServiceStreamsAtOnce, EqualTheirWholeAnswers) {
-  start({.cache_tokens = kBlocks * kBlockTokens,
-         .threads = 1,
-         .max_model_tokens = 2048,
-         .max_batch_tokens = 256,
-         .max_sequences = 2,
-         .events_per_output = 4096});
-  const int streams = GetParam();
-  std::vector<ReadAnswer> expected;
-  size_t thoughts = 0, calls = 0, contents = 0;
-  for (int i = 0; i < streams; ++i) {
-    const RawResponse whole = ask(request(body(i) + "}", i));
-    ASSERT_EQ(whole.status, 200) << whole.body;
-    expected.push_back(read_whole(whole.body));
-    for (const auto& [index, choice] : expected.back().choices) {
-      thoughts += !choice.reasoning.empty();
-      calls += choice.calls.size();
-      contents += !choice.content.empty();
-    }
-  }
-  EXPECT_TRUE(streams == 1 || std::min({thoughts, calls, contents}) > 0) << "all kinds are compared";
-
-  // Nobody else runs before this has been cancelled.
-  Request first{.prompts = {{1}}, .n = 2, .max_tokens = 2000, .ignore_eos = true};
-  auto blocker = engine_->submit(first).value();
-  std::vector<RawClient> clients;
-  for (int i = 0; i < streams; ++i) {
-    clients.emplace_back(server_->port());
-    clients.back().send(request(body(i) + R"(,"stream":true,"stream_options":{"include_usage":true}})", i));
-  }
-  wait_until([&] { return engine_->stats().live_requests == streams + 1; });
-  RawClient holder(server_->port());
-  holder.send(get_request(kHold));
-  held_.wait();
-  blocker->cancel();
-  wait_until([&] { return engine_->stats().live_requests == 0; });
-  release_.count_down();
-
-  for (int i = 0; i < streams; ++i) {
-    const RawResponse response = clients[static_cast<size_t>(i)].read_response();
-    ASSERT_TRUE(response.complete);
-    ReadAnswer got = read_stream(response.body);
-    const auto without_cached = [](std::string usage) {  // the whole answer came first
-      return usage.substr(0, usage.find("prompt_tokens_details")) +
-             usage.substr(usage.find("completion_tokens_details"));
-    };
-    got.usage = without_cached(got.usage);
-    expected[static_cast<size_t>(i)].usage = without_cached(expected[static_cast<size_t>(i)].usage);
-    EXPECT_EQ(got, expected[static_cast<size_t>(i)]) << "stream " << i;
-  }
-}
-
-INSTANTIATE_TEST_SUITE_P(Streams, ServiceStreamsAtOnce, testing::Values(1, 16, 64));
-
-}  // namespace
-}  // namespace sparrow

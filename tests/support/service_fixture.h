@@ -67,6 +67,8 @@ class ServiceTest : public testing::Test {
         keys_, metrics_,
         ServiceOptions{.seed = 1,
                        .max_queued_requests = engine_options.max_queued_requests,
+                       .keep_alive = keep_alive_,
+                       .answer_memory = answer_memory_,
                        .version = "test",
                        .allowed_hosts = allowed_hosts_});
     HttpServerOptions options{.port = 0, .num_threads = num_io_threads_};
@@ -113,6 +115,8 @@ class ServiceTest : public testing::Test {
   ApiKeys keys_;
   std::vector<std::string> allowed_hosts_;
   Metrics metrics_;
+  std::chrono::milliseconds keep_alive_{10'000};
+  int64_t answer_memory_ = int64_t{1} << 30;
   int num_io_threads_ = 2;
   std::function<void(const HttpRequest&)> before_;  // called on the io thread, before a request is looked at
   std::unique_ptr<Engine> engine_;

@@ -100,6 +100,16 @@ void add_engine(CLI::App* command, ServeOptions& o) {
   number("--queue-timeout", o.queue_timeout_seconds, 0,
          "Seconds a request may wait to start (default: no limit)");
   command
+      ->add_option("--max-answer-size", o.max_answer_size,
+                   "Echo and log-probabilities of one answer; larger ones get 400 (default 64M)")
+      ->type_name("SIZE")
+      ->group(group);
+  command
+      ->add_option("--max-answer-memory", o.max_answer_memory,
+                   "The same of all answers in the making; more get 429 (default 1G)")
+      ->type_name("SIZE")
+      ->group(group);
+  command
       ->add_option("--kv-cache-memory,--kv-cache-memory-bytes", o.kv_cache_memory,
                    "Size of the cache, such as 4G (default: by memory)")
       ->type_name("SIZE")

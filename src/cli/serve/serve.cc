@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "cli/args/byte_size.h"
 #include "cli/load_model.h"
 #include "cli/serve/serve_checks.h"
 #include "cli/serve/signals.h"
@@ -131,7 +132,8 @@ Status run_serve(const ServeOptions& options) {
   Metrics metrics;
   std::vector<std::string> names = options.served_model_names;
   if (names.empty()) names.push_back(options.model.string());
-  const openai::Defaults defaults = defaults_of(options, checkpoint.config(), *engine);
+  openai::Defaults defaults = defaults_of(options, checkpoint.config(), *engine);
+  defaults.max_answer_bytes = SPARROW_TRY(parse_byte_size(options.max_answer_size, "--max-answer-size"));
   const openai::ServedModel model{.names = names,
                                   .tokenizer = *tokenizer,
                                   .encode_cache = encode_cache,
@@ -145,6 +147,8 @@ Status run_serve(const ServeOptions& options) {
                                  .allowed_hosts = allowed_hosts(options, !keys->empty())};
   if (options.queue_timeout_seconds > 0)
     service_options.queue_timeout = std::chrono::seconds(options.queue_timeout_seconds);
+  service_options.answer_memory =
+      SPARROW_TRY(parse_byte_size(options.max_answer_memory, "--max-answer-memory"));
   Service service(*engine, model, *keys, metrics, service_options);
   loaded = &service;
   greet(*server, names[0], defaults, config.max_positions, !keys->empty(), options.max_model_len > 0);

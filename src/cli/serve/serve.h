@@ -35,7 +35,8 @@ struct ServeOptions {
   int max_num_batched_tokens = 0;  // 0: what suits the device
   int max_queued_requests = 1024;
   int queue_timeout_seconds = 0;  // 0: wait for ever
-  std::string kv_cache_memory;    // "4G"; empty: by the machine's memory
+  std::string max_answer_size = "64M", max_answer_memory = "1G";
+  std::string kv_cache_memory;  // "4G"; empty: by the machine's memory
   int block_size = 128;
   bool prefix_caching = true;
   int threads = 0;

@@ -54,6 +54,8 @@ Status check_flags(const ServeOptions& o) {
     if (*parser != "minimax_m3" && *parser != "none")
       return unsupported(strf("parser {}: minimax_m3 or none", *parser));
   if (!o.kv_cache_memory.empty()) SPARROW_TRY(parse_byte_size(o.kv_cache_memory, "--kv-cache-memory"));
+  SPARROW_TRY(parse_byte_size(o.max_answer_size, "--max-answer-size"));
+  SPARROW_TRY(parse_byte_size(o.max_answer_memory, "--max-answer-memory"));
   if (o.ssl_certfile.empty() != o.ssl_keyfile.empty())
     return Error{Errc::kInvalidArgument, "--ssl-certfile and --ssl-keyfile belong together"};
   for (const std::string& name : o.served_model_names) SPARROW_TRY(check_name(name));

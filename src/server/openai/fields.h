@@ -24,6 +24,7 @@ struct Defaults {
   int vocab_size = 0;
   int64_t max_model_tokens = 0;
   int max_logprobs = 20;
+  int64_t max_answer_bytes = int64_t{64} << 20;  // of what is known ahead: echoes and log-probabilities
 };
 
 struct GenerationFields {

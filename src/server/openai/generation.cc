@@ -92,13 +92,17 @@ std::optional<Error> Generation::failure() const {
   return std::nullopt;
 }
 
-void Generation::append_chunks(std::string& out) {
-  for (size_t i = 0; i < answers_.size(); ++i)
-    if (answers_[i].dirty) append_chunk(out, static_cast<int>(i));
+bool Generation::append_chunks(std::string& out, size_t max_bytes) {
+  for (size_t i = 0; i < answers_.size(); ++i) {
+    if (!answers_[i].dirty) continue;
+    if (out.size() >= max_bytes) return true;
+    append_chunk(out, static_cast<int>(i));
+  }
   num_unwritten_ = 0;
-  if (!finished() || usage_sent_ || !head_.include_usage) return;
+  if (!finished() || usage_sent_ || !head_.include_usage) return false;
   append_usage_chunk(out, head_, prepared_->endpoint == Endpoint::kChat, usage_);
   usage_sent_ = true;
+  return false;
 }
 
 void Generation::append_chunk(std::string& out, int index) {
@@ -135,16 +139,18 @@ void Generation::append_chunk(std::string& out, int index) {
   output.logprobs.clear();
 }
 
-std::string Generation::response() {
-  const std::vector<Choice> all = choices();
-  return prepared_->endpoint == Endpoint::kChat ? chat_response(head_, all, usage_)
-                                                : completion_response(head_, all, usage_);
+std::string Generation::response(size_t bytes) {
+  if (!pieces_) {
+    make_choices();
+    pieces_ = prepared_->endpoint == Endpoint::kChat ? chat_response(head_, choices_, usage_)
+                                                     : completion_response(head_, choices_, usage_);
+  }
+  return pieces_->next(bytes);
 }
 
-std::vector<Choice> Generation::choices() {
+void Generation::make_choices() {
   const Request& request = prepared_->request;
-  std::vector<Choice> out;
-  out.reserve(answers_.size());
+  choices_.reserve(answers_.size());
   for (size_t i = 0; i < answers_.size(); ++i) {
     Output& output = answers_[i];
     Choice choice{.output = std::move(output.parsed),
@@ -160,9 +166,8 @@ std::vector<Choice> Generation::choices() {
       choice.echoed_text = prepared_->prompt_texts[prompt];
       choice.echoed_ids = request.prompts[prompt];
     }
-    out.push_back(std::move(choice));
+    choices_.push_back(std::move(choice));
   }
-  return out;
 }
 
 std::vector<std::string> Generation::finish_reasons() const {

@@ -29,10 +29,11 @@ class Generation {
   std::optional<Error> failure() const;
 
   bool streams() const { return prepared_->fields.stream; }
-  // Streams: appends the messages of what came since the last call; after the last event also the end.
-  void append_chunks(std::string& out);
-  // Whole answers, once finished.
-  std::string response();
+  // Streams: appends the messages of what came since the last call; after the last event also the end. True:
+  // `out` has `max_bytes`, and there is more.
+  bool append_chunks(std::string& out, size_t max_bytes = JsonPieces::kAll);
+  // Whole answers, once finished: the next piece of about so many bytes; empty: that was all.
+  std::string response(size_t bytes = JsonPieces::kAll);
 
   const Usage& usage() const { return usage_; }
   // Tokens and log-probabilities that the next append_chunks(), or response(), has to write: what it costs.
@@ -53,7 +54,7 @@ class Generation {
 
   void count(const TokenEvent& event);
   void append_chunk(std::string& out, int index);
-  std::vector<Choice> choices();
+  void make_choices();
 
   std::unique_ptr<Prepared> prepared_;
   ResponseHead head_;
@@ -62,6 +63,9 @@ class Generation {
   Usage usage_;
   int64_t num_unwritten_ = 0;
   bool usage_sent_ = false;
+  // Of a whole answer that is being written.
+  std::vector<Choice> choices_;
+  std::optional<JsonPieces> pieces_;
 };
 
 }  // namespace sparrow::openai

@@ -39,6 +39,69 @@ Result<std::vector<int32_t>> encode_prompt(const PromptText& prompt, const Serve
   return ids;
 }
 
+// Bytes of one log-probability, on average, in the lists of text completions, in those of chats, and in
+// prompt_logprobs.
+constexpr int64_t kTextEntryBytes = 30, kChatEntryBytes = 110, kPromptEntryBytes = 70;
+
+int64_t entries(std::optional<int> logprobs) {
+  return logprobs ? 1 + int64_t{*logprobs} : 0;
+}
+
+// What of the answer is there without a token of it: echoed prompts and their log-probabilities.
+int64_t prompt_bytes(const Prepared& prepared) {
+  const Request& request = prepared.request;
+  int64_t bytes = 0;
+  for (size_t i = 0; i < request.prompts.size(); ++i) {
+    const auto tokens = static_cast<int64_t>(request.prompts[i].size());
+    if (prepared.echo)
+      bytes +=
+          request.n * (static_cast<int64_t>(prepared.prompt_texts[i].size()) +
+                       (request.logprobs ? tokens * entries(request.prompt_logprobs) * kTextEntryBytes : 0));
+    if (prepared.fields.wants_prompt_logprobs)  // of a chat once
+      bytes += (prepared.endpoint == Endpoint::kChat ? 1 : request.n) * tokens *
+               entries(request.prompt_logprobs) * kPromptEntryBytes;
+  }
+  return bytes;
+}
+
+// What makes an answer large, for the message that refuses it.
+Error too_large(const Prepared& prepared, int64_t bytes, const Defaults& defaults) {
+  const Request& request = prepared.request;
+  std::string reasons = strf("{} prompt tokens", prepared.num_prompt_tokens());
+  const char* field = "n";
+  if (prepared.fields.max_tokens && request.logprobs && !prepared.fields.stream)
+    reasons += strf(", max_tokens {}", *prepared.fields.max_tokens);
+  reasons += strf(", n {}", request.n);
+  if (prepared.echo) reasons += ", echo", field = "echo";
+  if (prepared.fields.wants_prompt_logprobs)
+    reasons += strf(", prompt_logprobs {}", *request.prompt_logprobs), field = "prompt_logprobs";
+  if (request.logprobs) {
+    field = prepared.endpoint == Endpoint::kChat ? "top_logprobs" : "logprobs";
+    reasons += strf(", {} {}", field, *request.logprobs);
+  }
+  return {Errc::kInvalidArgument,
+          strf("the answer would have about {} MB, and this server writes at most {} MB: {}", bytes >> 20,
+               defaults.max_answer_bytes >> 20, reasons),
+          field};
+}
+
+// Bounds the part of an answer that costs next to nothing to ask for. Whoever leaves max_tokens to the server
+// gets what fits.
+Status bound_answer(Prepared& prepared, const Defaults& defaults) {
+  Request& request = prepared.request;
+  const int64_t fixed = prompt_bytes(prepared);
+  // A stream holds only what its reader has not taken.
+  const int64_t entry_bytes = prepared.endpoint == Endpoint::kChat ? kChatEntryBytes : kTextEntryBytes;
+  const int64_t each =
+      prepared.fields.stream ? 0 : request.num_outputs() * entries(request.logprobs) * entry_bytes;
+  if (!prepared.fields.max_tokens && each > 0)
+    request.max_tokens =
+        std::clamp<int64_t>((defaults.max_answer_bytes - fixed) / each, 1, request.max_tokens);
+  prepared.answer_bytes = fixed + each * request.max_tokens;
+  if (prepared.answer_bytes <= defaults.max_answer_bytes) return Ok{};
+  return too_large(prepared, prepared.answer_bytes, defaults);
+}
+
 // What is left of the context, where the request does not say.
 Status set_max_tokens(Prepared& prepared, const Defaults& defaults) {
   int64_t longest = 0;
@@ -56,6 +119,7 @@ Status set_max_tokens(Prepared& prepared, const Defaults& defaults) {
                       *prepared.fields.max_tokens, longest, defaults.max_model_tokens),
                  "max_tokens"};
   prepared.request.max_tokens = prepared.fields.max_tokens.value_or(room);
+  SPARROW_TRY(bound_answer(prepared, defaults));
   if (prepared.request.min_tokens > prepared.request.max_tokens)
     return Error{Errc::kInvalidArgument,
                  strf("min_tokens {} is more than max_tokens {}", prepared.request.min_tokens,

@@ -42,6 +42,7 @@ struct Prepared {
   AnswerOptions answer;  // of every choice
   bool echo = false;
   const char* warning = nullptr;          // for the log
+  int64_t answer_bytes = 0;               // what echoes and log-probabilities will take, about
   std::vector<std::string> prompt_texts;  // of echo
 
   int64_t num_prompt_tokens() const;

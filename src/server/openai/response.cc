@@ -2,6 +2,7 @@
 #include "server/openai/response.h"
 
 #include <algorithm>
+#include <memory>
 #include <set>
 #include <utility>
 
@@ -70,26 +71,26 @@ void write_token(JsonWriter& json, const Tokenizer& tokenizer, const TokenLogpro
   json.end_array();
 }
 
-void write_chat_logprobs(JsonWriter& json, const Tokenizer& tokenizer, bool wanted,
-                         std::span<const TokenLogprobs> logprobs) {
-  json.key("logprobs");
-  if (!wanted) {
-    json.null();
-    return;
-  }
-  json.begin_object().key("content").begin_array();
-  for (const TokenLogprobs& entry : logprobs) {
+void write_chat_entry(JsonWriter& json, const Tokenizer& tokenizer, const TokenLogprobs& entry) {
+  json.begin_object();
+  write_token(json, tokenizer, entry.token);
+  json.key("top_logprobs").begin_array();
+  for (const TokenLogprob& top : entry.top) {
     json.begin_object();
-    write_token(json, tokenizer, entry.token);
-    json.key("top_logprobs").begin_array();
-    for (const TokenLogprob& top : entry.top) {
-      json.begin_object();
-      write_token(json, tokenizer, top);
-      json.end_object();
-    }
-    json.end_array().end_object();
+    write_token(json, tokenizer, top);
+    json.end_object();
   }
   json.end_array().end_object();
+}
+
+void add_chat_logprobs(JsonPieces& out, const Tokenizer& tokenizer, bool wanted,
+                       std::span<const TokenLogprobs> logprobs) {
+  if (!wanted) return out.add([](JsonWriter& json) { json.key("logprobs").null(); });
+  out.add([](JsonWriter& json) { json.key("logprobs").begin_object().key("content").begin_array(); });
+  out.add_each(logprobs.size(), [&tokenizer, logprobs](JsonWriter& json, size_t i) {
+    write_chat_entry(json, tokenizer, logprobs[i]);
+  });
+  out.add([](JsonWriter& json) { json.end_array().end_object(); });
 }
 
 // Of valid UTF-8.
@@ -98,73 +99,100 @@ int64_t num_characters(std::string_view text) {
                        [](char c) { return (static_cast<unsigned char>(c) & 0xc0) != 0x80; });
 }
 
-// The four parallel lists of text completions. The first prompt token has no log-probability. Returns the
-// offset of what comes next.
-int64_t write_completion_logprobs(JsonWriter& json, const Tokenizer& tokenizer, bool wanted,
-                                  std::span<const int32_t> echoed_ids,
-                                  std::span<const TokenLogprobs> prompt_logprobs,
-                                  std::span<const TokenLogprobs> logprobs, int64_t offset) {
-  json.key("logprobs");
-  if (!wanted) {
-    json.null();
-    return offset;
-  }
-  JsonWriter offsets, values, tokens, tops;
-  for (JsonWriter* list : {&offsets, &values, &tokens, &tops}) list->begin_array();
-  const auto add = [&](int32_t id, const TokenLogprobs* entry) {
-    offsets.integer(offset);
-    offset += num_characters(token_text(tokenizer, id));
-    tokens.string(token_name(tokenizer, id));
-    if (!entry) {
-      values.null();
-      tops.null();
-      return;
-    }
-    values.number(entry->token.logprob);
-    tops.begin_object();
-    std::set<std::string> names;  // tokens that mean nothing have the same: the most probable one stands
-    for (const TokenLogprob& top : entry->top)
-      if (const auto [name, is_new] = names.insert(token_name(tokenizer, top.id)); is_new)
-        tops.key(*name).number(top.logprob);
-    tops.end_object();
-  };
-  for (size_t i = 0; i < echoed_ids.size(); ++i)
-    add(echoed_ids[i], i > 0 && i <= prompt_logprobs.size() ? &prompt_logprobs[i - 1] : nullptr);
-  for (const TokenLogprobs& entry : logprobs) add(entry.token.id, &entry);
-  for (JsonWriter* list : {&offsets, &values, &tokens, &tops}) list->end_array();
-  json.begin_object();
-  json.key("text_offset").raw(offsets.text());
-  json.key("token_logprobs").raw(values.text());
-  json.key("tokens").raw(tokens.text());
-  json.key("top_logprobs").raw(tops.text());
-  json.end_object();
-  return offset;
-}
+// The tokens of a text completion, the echoed ones first.
+struct CompletionTokens {
+  std::span<const int32_t> echoed_ids;
+  std::span<const TokenLogprobs> prompt_logprobs, logprobs;
 
-// As vLLM writes them: null for the first token, then for each one a map from ids.
-void write_prompt_logprobs(JsonWriter& json, const Tokenizer& tokenizer, const Choice& choice) {
-  json.key("prompt_logprobs");
-  if (!choice.wants_prompt_logprobs) {
+  size_t size() const { return echoed_ids.size() + logprobs.size(); }
+  // The first prompt token has no log-probability.
+  const TokenLogprobs* entry(size_t i) const {
+    if (i >= echoed_ids.size()) return &logprobs[i - echoed_ids.size()];
+    return i > 0 && i <= prompt_logprobs.size() ? &prompt_logprobs[i - 1] : nullptr;
+  }
+  int32_t id(size_t i) const { return i < echoed_ids.size() ? echoed_ids[i] : entry(i)->token.id; }
+};
+
+void write_top_logprobs(JsonWriter& json, const Tokenizer& tokenizer, const TokenLogprobs* entry) {
+  if (!entry) {
     json.null();
     return;
   }
-  json.begin_array().null();
-  for (const TokenLogprobs& entry : choice.prompt_logprobs) {
-    json.begin_object();
-    const auto add = [&](const TokenLogprob& token, int rank) {
-      json.key(strf("{}", token.id)).begin_object().key("logprob").number(token.logprob);
-      json.key("rank").integer(rank);
-      json.key("decoded_token").string(token_text(tokenizer, token.id)).end_object();
-    };
-    bool listed = false;
-    for (size_t i = 0; i < entry.top.size(); ++i) {
-      add(entry.top[i], static_cast<int>(i) + 1);
-      listed |= entry.top[i].id == entry.token.id;
-    }
-    if (!listed) add(entry.token, entry.rank);
-    json.end_object();
+  json.begin_object();
+  std::set<std::string> names;  // tokens that mean nothing have the same: the most probable one stands
+  for (const TokenLogprob& top : entry->top)
+    if (const auto [name, is_new] = names.insert(token_name(tokenizer, top.id)); is_new)
+      json.key(*name).number(top.logprob);
+  json.end_object();
+}
+
+// The four parallel lists. `offset` is that of the first token, and of what comes next once all is written.
+void add_completion_logprobs(JsonPieces& out, const Tokenizer& tokenizer, bool wanted,
+                             const CompletionTokens& tokens, const std::shared_ptr<int64_t>& offset) {
+  if (!wanted) return out.add([](JsonWriter& json) { json.key("logprobs").null(); });
+  const auto begin_list = [&out](const char* name) {
+    out.add([name](JsonWriter& json) { json.key(name).begin_array(); });
+  };
+  const auto end_list = [&out] { out.add([](JsonWriter& json) { json.end_array(); }); };
+  out.add([](JsonWriter& json) { json.key("logprobs").begin_object(); });
+  begin_list("text_offset");
+  out.add_each(tokens.size(), [&tokenizer, tokens, offset](JsonWriter& json, size_t i) {
+    json.integer(*offset);
+    *offset += num_characters(token_text(tokenizer, tokens.id(i)));
+  });
+  end_list();
+  begin_list("token_logprobs");
+  out.add_each(tokens.size(), [tokens](JsonWriter& json, size_t i) {
+    const TokenLogprobs* const entry = tokens.entry(i);
+    entry ? json.number(entry->token.logprob) : json.null();
+  });
+  end_list();
+  begin_list("tokens");
+  out.add_each(tokens.size(), [&tokenizer, tokens](JsonWriter& json, size_t i) {
+    json.string(token_name(tokenizer, tokens.id(i)));
+  });
+  end_list();
+  begin_list("top_logprobs");
+  out.add_each(tokens.size(), [&tokenizer, tokens](JsonWriter& json, size_t i) {
+    write_top_logprobs(json, tokenizer, tokens.entry(i));
+  });
+  end_list();
+  out.add([](JsonWriter& json) { json.end_object(); });
+}
+
+void write_prompt_entry(JsonWriter& json, const Tokenizer& tokenizer, const TokenLogprobs& entry) {
+  json.begin_object();
+  const auto add = [&](const TokenLogprob& token, int rank) {
+    json.key(strf("{}", token.id)).begin_object().key("logprob").number(token.logprob);
+    json.key("rank").integer(rank);
+    json.key("decoded_token").string(token_text(tokenizer, token.id)).end_object();
+  };
+  bool listed = false;
+  for (size_t i = 0; i < entry.top.size(); ++i) {
+    add(entry.top[i], static_cast<int>(i) + 1);
+    listed |= entry.top[i].id == entry.token.id;
   }
-  json.end_array();
+  if (!listed) add(entry.token, entry.rank);
+  json.end_object();
+}
+
+// As vLLM writes them: null for the first token, then for each one a map from ids.
+void add_prompt_logprobs(JsonPieces& out, const Tokenizer& tokenizer, const Choice& choice) {
+  if (!choice.wants_prompt_logprobs)
+    return out.add([](JsonWriter& json) { json.key("prompt_logprobs").null(); });
+  out.add([](JsonWriter& json) { json.key("prompt_logprobs").begin_array().null(); });
+  out.add_each(choice.prompt_logprobs.size(),
+               [&tokenizer, entries = choice.prompt_logprobs](JsonWriter& json, size_t i) {
+                 write_prompt_entry(json, tokenizer, entries[i]);
+               });
+  out.add([](JsonWriter& json) { json.end_array(); });
+}
+
+void add_head(JsonPieces& out, const ResponseHead& head, const char* object) {
+  out.add([&head, object](JsonWriter& json) {
+    write_head(json, head, object);
+    json.key("choices").begin_array();
+  });
 }
 
 std::string call_id(const ResponseHead& head, int index, int call) {
@@ -231,7 +259,14 @@ void append_chat_chunk(std::string& out, const ResponseHead& head, const ChunkPa
   write_head(json, head, "chat.completion.chunk");
   json.key("choices").begin_array().begin_object().key("index").integer(part.index);
   write_the_delta(json);
-  write_chat_logprobs(json, *head.tokenizer, part.wants_logprobs && with_logprobs, part.logprobs);
+  json.key("logprobs");
+  if (part.wants_logprobs && with_logprobs) {
+    json.begin_object().key("content").begin_array();
+    for (const TokenLogprobs& entry : part.logprobs) write_chat_entry(json, *head.tokenizer, entry);
+    json.end_array().end_object();
+  } else {
+    json.null();
+  }
   write_string_or_null(json, "finish_reason", finish_reason);
   if (!finish_reason.empty()) write_stop_reason(json, part.stop_reason);
   json.end_object().end_array();
@@ -242,46 +277,57 @@ void append_chat_chunk(std::string& out, const ResponseHead& head, const ChunkPa
 
 }  // namespace
 
-std::string chat_response(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage) {
-  JsonWriter json;
-  write_head(json, head, "chat.completion");
-  json.key("choices").begin_array();
+JsonPieces chat_response(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage) {
+  JsonPieces out;
+  add_head(out, head, "chat.completion");
   for (size_t i = 0; i < choices.size(); ++i) {
     const Choice& choice = choices[i];
-    json.begin_object().key("index").integer(i);
-    write_message(json, head, static_cast<int>(i), choice.output);
-    write_chat_logprobs(json, *head.tokenizer, choice.wants_logprobs, choice.logprobs);
-    json.key("finish_reason").string(choice.finish_reason);
-    write_stop_reason(json, choice.stop_reason);
-    json.end_object();
+    out.add([&head, &choice, i](JsonWriter& json) {
+      json.begin_object().key("index").integer(i);
+      write_message(json, head, static_cast<int>(i), choice.output);
+    });
+    add_chat_logprobs(out, *head.tokenizer, choice.wants_logprobs, choice.logprobs);
+    out.add([&choice](JsonWriter& json) {
+      json.key("finish_reason").string(choice.finish_reason);
+      write_stop_reason(json, choice.stop_reason);
+      json.end_object();
+    });
   }
-  json.end_array();
-  write_usage(json, usage);
-  write_prompt_logprobs(json, *head.tokenizer, choices[0]);
-  json.end_object();
-  return json.take();
+  out.add([usage](JsonWriter& json) {
+    json.end_array();
+    write_usage(json, usage);
+  });
+  add_prompt_logprobs(out, *head.tokenizer, choices[0]);
+  out.add([](JsonWriter& json) { json.end_object(); });
+  return out;
 }
 
-std::string completion_response(const ResponseHead& head, std::span<const Choice> choices,
-                                const Usage& usage) {
-  JsonWriter json;
-  write_head(json, head, "text_completion");
-  json.key("choices").begin_array();
+JsonPieces completion_response(const ResponseHead& head, std::span<const Choice> choices,
+                               const Usage& usage) {
+  JsonPieces out;
+  add_head(out, head, "text_completion");
   for (size_t i = 0; i < choices.size(); ++i) {
     const Choice& choice = choices[i];
-    json.begin_object().key("index").integer(i);
-    json.key("text").string(std::string(choice.echoed_text) + choice.output.content);
-    write_completion_logprobs(json, *head.tokenizer, choice.wants_logprobs, choice.echoed_ids,
-                              choice.prompt_logprobs, choice.logprobs, 0);
-    json.key("finish_reason").string(choice.finish_reason);
-    write_stop_reason(json, choice.stop_reason);
-    write_prompt_logprobs(json, *head.tokenizer, choice);
-    json.end_object();
+    out.add([&choice, i](JsonWriter& json) {
+      json.begin_object().key("index").integer(i);
+      json.key("text").string(std::string(choice.echoed_text) + choice.output.content);
+    });
+    add_completion_logprobs(out, *head.tokenizer, choice.wants_logprobs,
+                            {choice.echoed_ids, choice.prompt_logprobs, choice.logprobs},
+                            std::make_shared<int64_t>(0));
+    out.add([&choice](JsonWriter& json) {
+      json.key("finish_reason").string(choice.finish_reason);
+      write_stop_reason(json, choice.stop_reason);
+    });
+    add_prompt_logprobs(out, *head.tokenizer, choice);
+    out.add([](JsonWriter& json) { json.end_object(); });
   }
-  json.end_array();
-  write_usage(json, usage);
-  json.end_object();
-  return json.take();
+  out.add([usage](JsonWriter& json) {
+    json.end_array();
+    write_usage(json, usage);
+    json.end_object();
+  });
+  return out;
 }
 
 void append_chat_chunks(std::string& out, const ResponseHead& head, const ChunkPart& part,
@@ -304,20 +350,24 @@ int64_t append_completion_chunk(std::string& out, const ResponseHead& head, cons
                                 const Usage& usage) {
   std::string text(part.echoed_text);
   for (const OutputDelta& delta : part.deltas) text += delta.text;
-  JsonWriter json;
-  write_head(json, head, "text_completion");
-  json.key("choices").begin_array().begin_object().key("index").integer(part.index);
-  json.key("text").string(text);
-  const int64_t next_offset =
-      write_completion_logprobs(json, *head.tokenizer, part.wants_logprobs, part.echoed_ids,
-                                part.prompt_logprobs, part.logprobs, part.text_offset);
-  write_string_or_null(json, "finish_reason", part.finish_reason);
-  write_stop_reason(json, part.stop_reason);
-  json.end_object().end_array();
-  write_stream_usage(json, head, usage);
-  json.end_object();
-  append_event(out, json.text());
-  return next_offset;
+  JsonPieces pieces;
+  const auto offset = std::make_shared<int64_t>(part.text_offset);
+  add_head(pieces, head, "text_completion");
+  pieces.add([&](JsonWriter& json) {
+    json.begin_object().key("index").integer(part.index);
+    json.key("text").string(text);
+  });
+  add_completion_logprobs(pieces, *head.tokenizer, part.wants_logprobs,
+                          {part.echoed_ids, part.prompt_logprobs, part.logprobs}, offset);
+  pieces.add([&](JsonWriter& json) {
+    write_string_or_null(json, "finish_reason", part.finish_reason);
+    write_stop_reason(json, part.stop_reason);
+    json.end_object().end_array();
+    write_stream_usage(json, head, usage);
+    json.end_object();
+  });
+  append_event(out, pieces.next());
+  return *offset;
 }
 
 void append_usage_chunk(std::string& out, const ResponseHead& head, bool chat, const Usage& usage) {

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/json_pieces.h"
 #include "engine/request.h"
 #include "text/output/output_parser.h"
 #include "text/tokenizer/tokenizer.h"
@@ -52,9 +53,9 @@ struct Choice {
   std::span<const int32_t> echoed_ids;
 };
 
-std::string chat_response(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage);
-std::string completion_response(const ResponseHead& head, std::span<const Choice> choices,
-                                const Usage& usage);
+// Both borrow the head and the choices.
+JsonPieces chat_response(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage);
+JsonPieces completion_response(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage);
 
 // One step of a stream. Calls are numbered through by the parser; their ids follow from the response's id.
 struct ChunkPart {
