@@ -155,6 +155,92 @@ TEST_P(ServiceStreamsAtOnce, EqualTheirWholeAnswers) {
 
 INSTANTIATE_TEST_SUITE_P(Streams, ServiceStreamsAtOnce, testing::Values(1, 16, 64));
 
+// While a stream waits for its turn it says now and then that it is still there.
+TEST_F(ServiceStreams, SayThatTheyAreStillThere) {
+  keep_alive_ = std::chrono::milliseconds(1);
+  start_with_one_sequence();
+  const std::string body = chat_body(R"(,"max_tokens":9)");
+  const ReadAnswer whole = read_whole(ask(json_post("/v1/chat/completions", body)).body);
+  auto blocker = block();
+  RawClient client = waiting_stream(R"(,"max_tokens":9)");
+  EXPECT_NE(read_until(client, kComment).find("text/event-stream"), std::string::npos);
+  read_until(client, kComment);
+  blocker->cancel();
+  const std::string rest = client.read_all();
+  EXPECT_THAT(rest, HasSubstr("data: [DONE]\n\n"));
+  ReadAnswer got = read_stream(unchunked(rest));
+  got.usage = whole.usage;  // not asked for
+  EXPECT_EQ(got, whole);
+}
+
+// A stream that has begun can say only in its events that it failed; it ends as all streams do.
+TEST_F(ServiceStreams, SayThatTheyFailed) {
+  keep_alive_ = std::chrono::milliseconds(1);
+  start_with_one_sequence();
+  auto blocker = block();
+  RawClient client = waiting_stream(R"(,"max_tokens":9)");
+  read_until(client, kComment);
+  engine_->stop();
+  const std::string rest = client.read_all();
+  EXPECT_THAT(rest, HasSubstr(R"(data: {"error":{"message":"the server is stopping","type":)"));
+  EXPECT_THAT(rest, HasSubstr("}}\n\ndata: [DONE]\n\n"));
+  EXPECT_THAT(rest, testing::EndsWith("0\r\n\r\n"));
+  EXPECT_THAT(rest, Not(HasSubstr("finish_reason")));
+}
+
+// One that has not begun has a status for it.
+TEST_F(ServiceStreams, ThatFailBeforeTheyBeginAreRefused) {
+  start_with_one_sequence();
+  auto blocker = block();
+  RawClient client = waiting_stream(R"(,"max_tokens":9)");
+  wait_until([&] { return engine_->stats().live_requests == 2; });
+  engine_->stop();
+  EXPECT_THAT(client.read_all(), testing::StartsWith("HTTP/1.1 503 "));
+}
+
+// A stop string ends one choice of several: the engine works on the others only.
+TEST_F(ServiceStreams, AChoiceThatAStopStringEndedIsNotWorkedOn) {
+  start({.cache_tokens = kBlocks * kBlockTokens,
+         .threads = 1,
+         .max_model_tokens = 2048,
+         .max_batch_tokens = 256,
+         .max_sequences = 2,
+         .events_per_output = 4});  // so far can the engine be ahead
+  constexpr int kTokens = 400;
+  const auto generated = [&](const std::string& more) {
+    const int64_t before = engine_->stats().generated_tokens;
+    const RawResponse response = ask(json_post(
+        "/v1/completions", strf(R"({{"prompt":"the fox","n":2,"temperature":2,"seed":5,"ignore_eos":true,)"
+                                R"("max_tokens":{}{}}})",
+                                kTokens, more)));
+    EXPECT_EQ(response.status, 200) << response.body;
+    wait_until([&] { return engine_->stats().live_requests == 0; });
+    return std::pair(engine_->stats().generated_tokens - before, response.body);
+  };
+  const auto [all, body] = generated("");
+  ASSERT_EQ(all, 2 * kTokens);
+  const ReadAnswer whole = read_whole(body);
+  // Letters that are early in the first choice and nowhere in the second.
+  std::string stop;
+  const std::string &first = whole.choices.at(0).content, &second = whole.choices.at(1).content;
+  const auto is_letter = [](char c) { return c >= ' ' && c <= '~' && c != '"' && c != '\\'; };
+  for (size_t at = 0; at < first.size() / 3 && stop.empty(); ++at)
+    for (const size_t length : {2, 3, 4}) {
+      const std::string part = first.substr(at, length);
+      if (std::all_of(part.begin(), part.end(), is_letter) && second.find(part) == std::string::npos)
+        stop = part;
+    }
+  ASSERT_NE(stop, "") << first << "\n" << second;
+  for (const char* stream : {"", R"(,"stream":true)"}) {
+    const auto [some, answer] = generated(strf(R"(,"stop":"{}"{})", stop, stream));
+    EXPECT_GE(some, kTokens);
+    EXPECT_LT(some, kTokens + kTokens / 2) << stop;
+    const ReadAnswer got = *stream ? read_stream(answer) : read_whole(answer);
+    EXPECT_EQ(got.choices.at(0).finish_reason, "stop");
+    EXPECT_EQ(got.choices.at(1).content, second);
+  }
+}
+
 // Answers that take much memory wait for each other; those that take none do not.
 TEST_F(ServiceStreams, LargeAnswersAtOnceAreBounded) {
   answer_memory_ = 1 << 20;
