@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a team of threads costs and gains: thousands of short regions in a row, as a decode step has them,
 // with one thread and with several. Run it alone, beside busy loops (`stress-ng --cpu 4`), and pinned to one
-// core
-// (`taskset -c 0`): several threads must not fall behind one.
-#include <fmt/format.h>
-
+// core (`taskset -c 0`): several threads must not fall behind one.
 #include <algorithm>
 #include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <vector>
 
@@ -59,8 +57,7 @@ int main(int argc, char** argv) {
   const int threads = argc > 1 ? std::atoi(argv[1]) : ThreadPool::default_size();
   const int64_t rounds = rounds_per_us();
   ThreadPool one(1), team(threads);
-  fmt::print("{:>8} {:>6} {:>12} {:>12} {:>7}\n", "work us", "gap us", "1 thread",
-             fmt::format("{} threads", threads), "ratio");
+  std::printf("%8s %6s %12s %10d threads %7s\n", "work us", "gap us", "1 thread", threads, "ratio");
   for (const double work : {10.0, 50.0, 200.0})
     for (const double gap : {1.0, 10.0}) {
       const int regions = static_cast<int>(100'000 / (work + gap));
@@ -69,7 +66,6 @@ int main(int argc, char** argv) {
         alone += run(one, rounds, work, gap, regions) / 4;
         together += run(team, rounds, work, gap, regions) / 4;
       }
-      fmt::print("{:8.0f} {:6.0f} {:9.1f} us {:9.1f} us {:7.2f}\n", work, gap, alone, together,
-                 together / alone);
+      std::printf("%8.0f %6.0f %9.1f us %15.1f us %7.2f\n", work, gap, alone, together, together / alone);
     }
 }
