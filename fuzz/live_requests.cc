@@ -329,7 +329,7 @@ bool run(const Options& options, const std::filesystem::path& folder) {
   load::ServerProcess server({.program = options.program,
                               .model = folder / "m",
                               .flags = {"--max-model-len", "768", "--max-num-seqs", "8", "--threads", "1",
-                                        "--served-model-name", "m3"},
+                                        "--served-model-name", "m3", "--allowed-hosts", "*"},
                               .log = log});
   const std::vector<RequestMutator::Seed> seeds = RequestMutator::seeds();
   Totals totals;

@@ -53,6 +53,7 @@ class Service {
   struct Pump;
 
   net::awaitable<void> complete(Exchange& exchange, openai::Endpoint endpoint);
+  net::awaitable<Result<Pump>> start(Exchange& exchange, openai::Endpoint endpoint);
   // Before the engine (service_prepare.cc).
   Result<std::string> admit(Exchange& exchange, KeyTicket& ticket);  // gives the key's id
   net::awaitable<Result<std::unique_ptr<openai::Prepared>>> prepare(Exchange& exchange,

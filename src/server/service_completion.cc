@@ -48,8 +48,9 @@ net::awaitable<std::invoke_result_t<Work>> run_aside(net::thread_pool& workers, 
 struct Service::Pump {
   std::unique_ptr<TokenStream> stream;
   std::unique_ptr<openai::Generation> generation;
-  KeyTicket ticket;
+  KeyTicket ticket;  // until all tokens are there: who has read an answer may ask again at once
   ByteBudget::Share memory;
+  bool is_large = false;
   std::vector<Clock::time_point> last_token;  // of each output
   std::optional<TokenEvent::Waited> waited;
 
@@ -79,16 +80,11 @@ struct Service::Pump {
   }
 };
 
-net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endpoint) {
-  const bool is_long = exchange.request().body.size() > kInlineBytes;
+// Up to the engine. What a refused request held is given back before its client is told.
+net::awaitable<Result<Service::Pump>> Service::start(Exchange& exchange, openai::Endpoint endpoint) {
   KeyTicket ticket;
   auto prepared = co_await prepare(exchange, endpoint, ticket);
-  if (exchange.peer_gone()) co_return;
-  if (!prepared.ok()) {
-    HttpResponse response = refuse(prepared.error());
-    co_await exchange.respond(std::move(response));
-    co_return;
-  }
+  if (!prepared.ok()) co_return prepared.error();
   openai::Prepared& ready = **prepared;
   if (ready.warning) exchange.annotate("warning", ready.warning);
   ready.request.sampling.seed = ready.fields.seed ? *ready.fields.seed : next_seed();
@@ -96,34 +92,37 @@ net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endp
   ready.request.priority = ticket.limits().priorities.nearest(ready.request.priority);
 
   const int64_t tokens = ready.num_prompt_tokens() + ready.request.max_tokens * ready.request.num_outputs();
-  if (!ticket.add_tokens(tokens)) {
-    HttpResponse response = refuse({Errc::kBusy, "this key has as many tokens in flight as it may"});
-    co_await exchange.respond(std::move(response));
-    co_return;
-  }
+  if (!ticket.add_tokens(tokens))
+    co_return Error{Errc::kBusy, "this key has as many tokens in flight as it may"};
   auto memory = answers_.take(ready.answer_bytes);
-  if (!memory) {
-    HttpResponse response = refuse(
-        {Errc::kBusy, strf("answers of {} MB are being made, this one would have {} MB, and the server "
-                           "has room for {} MB: try again later",
-                           answers_.used() >> 20, ready.answer_bytes >> 20, answers_.limit() >> 20)});
-    co_await exchange.respond(std::move(response));
-    co_return;
-  }
+  if (!memory)
+    co_return Error{Errc::kBusy,
+                    strf("answers of {} MB are being made, this one would have {} MB, and the server "
+                         "has room for {} MB: try again later",
+                         answers_.used() >> 20, ready.answer_bytes >> 20, answers_.limit() >> 20)};
   auto stream = engine_.submit(ready.request);
-  if (!stream.ok()) {
-    HttpResponse response = refuse(stream.error());
-    co_await exchange.respond(std::move(response));
-    co_return;
-  }
+  if (!stream.ok()) co_return stream.error();
   const auto outputs = static_cast<size_t>(ready.request.num_outputs());
   const bool is_large = ready.answer_bytes > static_cast<int64_t>(kPieceBytes);
-  Pump pump{.stream = std::move(stream).value(),
-            .generation = std::make_unique<openai::Generation>(model_, std::move(prepared).value(),
-                                                               exchange.request().request_id),
-            .ticket = std::move(ticket),
-            .memory = std::move(*memory),
-            .last_token = std::vector<Clock::time_point>(outputs)};
+  co_return Pump{.stream = std::move(stream).value(),
+                 .generation = std::make_unique<openai::Generation>(model_, std::move(prepared).value(),
+                                                                    exchange.request().request_id),
+                 .ticket = std::move(ticket),
+                 .memory = std::move(*memory),
+                 .is_large = is_large,
+                 .last_token = std::vector<Clock::time_point>(outputs)};
+}
+
+net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endpoint) {
+  const bool is_long = exchange.request().body.size() > kInlineBytes;
+  Result<Pump> started = co_await start(exchange, endpoint);
+  if (exchange.peer_gone()) co_return;
+  if (!started.ok()) {
+    HttpResponse response = refuse(started.error());
+    co_await exchange.respond(std::move(response));
+    co_return;
+  }
+  Pump& pump = started.value();
   Waker waker = exchange.waker();
   pump.stream->set_wake([waker] { waker.wake(); });
   if (pump.generation->streams()) {
@@ -133,7 +132,7 @@ net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endp
   }
   record(exchange, pump);
   // A million small objects take as long to free as to make.
-  if (is_long || is_large || pump.generation->usage().completion_tokens > kInlineEntries)
+  if (is_long || pump.is_large || pump.generation->usage().completion_tokens > kInlineEntries)
     net::post(answer_work_, [dead = std::move(pump.generation), memory = std::move(pump.memory)] {});
 }
 
@@ -151,6 +150,7 @@ net::awaitable<void> Service::answer_whole(Exchange& exchange, Pump& pump) {
     if (result == WaitResult::kPeerGone) co_return;
   }
   pump.stream->cancel();
+  pump.ticket.release();
   if (const auto failure = pump.generation->failure()) {
     HttpResponse refusal = refuse_failure(*failure);
     co_await exchange.respond(std::move(refusal));
@@ -188,6 +188,7 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
     bool more = pump.take(counts_, exchange.request().received_at);
     bool has_pieces = false;
     const auto failure = pump.generation->failure();
+    if (failure || pump.generation->finished()) pump.ticket.release();
     if (failure && !begun) {
       HttpResponse refusal = refuse_failure(*failure);
       co_await exchange.respond(std::move(refusal));

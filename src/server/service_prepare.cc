@@ -75,6 +75,7 @@ net::awaitable<void> Service::convert(Exchange& exchange) {
   } else {
     answer = tenant.error();
   }
+  ticket.release();
   if (exchange.peer_gone()) co_return;
   HttpResponse response =
       answer.ok() ? HttpResponse{.body = std::move(answer).value()} : refuse(answer.error());

@@ -272,7 +272,7 @@ class OpenAiClient(unittest.TestCase):
 
     def test_chat_command(self):
         run = subprocess.run([SPARROW, "chat", "--url", self.server.url, "--api-key", KEY, "--max-tokens", "8",
-                              "--temperature", "0"], input="Hello\n/new\nHello\n", capture_output=True, text=True,
+                              "--temperature", "0", "--raw"], input="Hello\n/new\nHello\n", capture_output=True, text=True,
                              timeout=60)
         self.assertEqual(run.returncode, 0, run.stderr)
         answer = self.chat("Hello", max_tokens=8).choices[0].message.content
