@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
+#include <span>
 
 #include "engine/model_runner.h"
 #include "engine/sampler.h"
@@ -243,7 +244,17 @@ TEST(Bf16Oracle, LogitsAndGreedyIdsAgreeWithHuggingFace) {
   const std::vector<int32_t> golden_ids = c.golden.ints("greedy_ids");
   const ModelRun run = c.run({.decode = static_cast<int>(golden_ids.size()) - 1, .round_frequencies = true});
   EXPECT_LT(test::relative_error(run.logits, c.golden.floats("logits")), kBf16Tolerance);
-  EXPECT_EQ(run.greedy_ids, golden_ids);
+  // Up to a tie: where Hugging Face's logits of the two ids lie nearer to each other than rounding moves
+  // them, either may win, and what follows is another text.
+  const size_t same =
+      std::mismatch(golden_ids.begin(), golden_ids.end(), run.greedy_ids.begin()).first - golden_ids.begin();
+  EXPECT_GE(same, 16u);
+  if (same == golden_ids.size()) return;
+  const size_t vocab = c.checkpoint.config().vocab_size;
+  const std::vector<float> logits = c.golden.floats("greedy_logits");
+  const std::span<const float> row(logits.data() + (same - 1) * vocab, vocab);
+  const float largest = std::abs(*std::max_element(row.begin(), row.end()));
+  EXPECT_LT(row[golden_ids[same]] - row[run.greedy_ids[same]], kBf16Tolerance * largest) << "at id " << same;
 }
 
 class SameBitsTest : public testing::TestWithParam<std::string> {};
@@ -279,9 +290,11 @@ TEST(ModelRunner, ABatchGivesEachSequenceTheBitsItGetsAlone) {
     const Case c(name);
     const size_t vocab = c.checkpoint.config().vocab_size;
     const std::vector<int> lengths = {1, 127, 128, 129, 700};
-    const auto runner = ModelRunner::create(c.checkpoint.config(), c.checkpoint.weights(),
-                                            {.cache_tokens = 4000, .threads = 2, .block_order_seed = 9})
-                            .value();
+    const auto runner =
+        ModelRunner::create(
+            c.checkpoint.config(), c.checkpoint.weights(),
+            {.cache_tokens = 4000, .threads = 2, .isa = test::test_isa(), .block_order_seed = 9})
+            .value();
     std::vector<Sequence> together;
     std::vector<std::vector<float>> logits(lengths.size());
     for (size_t s = 0; s < lengths.size(); ++s) {
