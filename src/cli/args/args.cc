@@ -319,10 +319,7 @@ std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   } catch (const CLI::ParseError& e) {
     return usage_error(e.what(), chosen(app));
   }
-  if (*serve_command) {
-    resolve_device(serve.load);
-    return Command(std::move(serve));
-  }
+  if (*serve_command) return Command(std::move(serve));
   if (*chat_command) return Command(std::move(chat));
   if (*plan_command) return Command(std::move(plan));
   if (*doctor_command) return Command(std::move(doctor));

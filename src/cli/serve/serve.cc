@@ -112,10 +112,12 @@ void end_serving(const ServeOptions& o, int signal, HttpServer& server, const Ac
 
 }  // namespace
 
-Status run_serve(const ServeOptions& options) {
+Status run_serve(ServeOptions options) {
+  // Before any other thread: a driver's, which would not hold signals back, would die of the first.
+  Signals signals(/*with_hangup=*/!options.api_key_file.empty() || !options.ssl_certfile.empty());
+  resolve_device(options.load);
   SPARROW_TRY(check_flags(options));
   const auto keys = SPARROW_TRY(read_keys(options));
-  Signals signals(/*with_hangup=*/!options.api_key_file.empty() || !options.ssl_certfile.empty());
   const ModelConfig config = SPARROW_TRY(read_config(options));
   const auto tokenizer = SPARROW_TRY(load_tokenizer(options.model, config));
   const std::optional<ChatTemplate> chat_template = SPARROW_TRY(read_template(options));

@@ -56,6 +56,6 @@ struct ServeOptions {
   bool trust_request_chat_template = false;
 };
 
-Status run_serve(const ServeOptions& options);
+Status run_serve(ServeOptions options);
 
 }  // namespace sparrow::cli
