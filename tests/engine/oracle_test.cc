@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstring>
-#include <span>
+#include <numeric>
 
 #include "engine/model_runner.h"
 #include "engine/sampler.h"
@@ -242,19 +242,19 @@ TEST(Bf16Oracle, IsAsNearToTheF32RunAsHuggingFaceWithRoundedFrequencies) {
 TEST(Bf16Oracle, LogitsAndGreedyIdsAgreeWithHuggingFace) {
   const Case c("bf16");
   const std::vector<int32_t> golden_ids = c.golden.ints("greedy_ids");
-  const ModelRun run = c.run({.decode = static_cast<int>(golden_ids.size()) - 1, .round_frequencies = true});
-  EXPECT_LT(test::relative_error(run.logits, c.golden.floats("logits")), kBf16Tolerance);
-  // Up to a tie: where Hugging Face's logits of the two ids lie nearer to each other than rounding moves
-  // them, either may win, and what follows is another text.
-  const size_t same =
-      std::mismatch(golden_ids.begin(), golden_ids.end(), run.greedy_ids.begin()).first - golden_ids.begin();
-  EXPECT_GE(same, 16u);
-  if (same == golden_ids.size()) return;
+  EXPECT_LT(test::relative_error(c.run({.round_frequencies = true}).logits, c.golden.floats("logits")),
+            kBf16Tolerance);
+  // Each id is drawn after Hugging Face's own text. A block or an expert at the edge of its selection changes
+  // sides with rounding, and an id with it: on AVX-512 BF16 the 24th does, on the other sets none.
+  std::vector<int32_t> ids = c.ids, positions(golden_ids.size());
+  std::iota(positions.begin(), positions.end(), static_cast<int32_t>(ids.size()) - 1);
+  ids.insert(ids.end(), golden_ids.begin(), golden_ids.end() - 1);
+  const ModelRun forced = run_model(c.checkpoint, ids, positions, {.round_frequencies = true});
   const size_t vocab = c.checkpoint.config().vocab_size;
-  const std::vector<float> logits = c.golden.floats("greedy_logits");
-  const std::span<const float> row(logits.data() + (same - 1) * vocab, vocab);
-  const float largest = std::abs(*std::max_element(row.begin(), row.end()));
-  EXPECT_LT(row[golden_ids[same]] - row[run.greedy_ids[same]], kBf16Tolerance * largest) << "at id " << same;
+  size_t agree = 0;
+  for (size_t i = 0; i < golden_ids.size(); ++i)
+    agree += argmax({forced.logits.data() + i * vocab, vocab}) == golden_ids[i];
+  EXPECT_GE(agree, golden_ids.size() - 2);
 }
 
 class SameBitsTest : public testing::TestWithParam<std::string> {};
