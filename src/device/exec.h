@@ -7,8 +7,8 @@
 
 namespace sparrow {
 
-// Instruction sets the CPU kernels are written for, weakest first: a machine that has one has all before it. Results are bit-identical between runs on
-// one of them, not between them.
+// Instruction sets the CPU kernels are written for, weakest first: a machine that has one has all before it.
+// Results are bit-identical between runs on one of them, not between them.
 enum class CpuIsa { kScalar, kAvx2, kAvx512, kAvx512Bf16, kAmx };
 
 struct Exec {

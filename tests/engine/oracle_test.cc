@@ -245,7 +245,8 @@ TEST(Bf16Oracle, LogitsAndGreedyIdsAgreeWithHuggingFace) {
   EXPECT_LT(test::relative_error(c.run({.round_frequencies = true}).logits, c.golden.floats("logits")),
             kBf16Tolerance);
   // Each id is drawn after Hugging Face's own text. A block or an expert at the edge of its selection may
-  // change sides with rounding, and an id with it. Drawn freely, the 24th differs on AVX-512 BF16, on other sets none.
+  // change sides with rounding, and an id with it. Drawn freely, the 24th differs on AVX-512 BF16, on other
+  // sets none.
   std::vector<int32_t> ids = c.ids, positions(golden_ids.size());
   std::iota(positions.begin(), positions.end(), static_cast<int32_t>(ids.size()) - 1);
   ids.insert(ids.end(), golden_ids.begin(), golden_ids.end() - 1);

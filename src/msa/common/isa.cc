@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which instruction sets work here. CPUID and the operating system's word suffice for AVX; AMX is tried by executing it.
-#include <csignal>
-#include <csetjmp>
+// Which instruction sets work here. CPUID and the operating system's word suffice for AVX; AMX is tried by
+// executing it.
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <csetjmp>
+#include <csignal>
 
 #include "msa/msa.h"
 
@@ -12,7 +13,9 @@ namespace {
 
 sigjmp_buf probe_escape;
 
-void leave_probe(int) { siglongjmp(probe_escape, 1); }
+void leave_probe(int) {
+  siglongjmp(probe_escape, 1);
+}
 
 // Asks the kernel for tile state, then loads a configuration and clears a tile under a SIGILL handler.
 bool amx_works() {
