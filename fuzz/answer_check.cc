@@ -5,7 +5,7 @@
 #include <charconv>
 #include <optional>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/strf.h"
 
 namespace sparrow::fuzz {

@@ -5,7 +5,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "model/config.h"
+#include "config/config.h"
 
 namespace {
 

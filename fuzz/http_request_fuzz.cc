@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "server/http/request_parser.h"
+#include "server/http/message/request_parser.h"
 
 namespace {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "base/check.h"
-#include "base/json.h"
+#include "base/json/json.h"
 #include "server/openai/generation.h"
 #include "server/openai/prepare.h"
 #include "text/synthetic/synthetic_template.h"

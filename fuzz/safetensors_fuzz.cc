@@ -4,7 +4,7 @@
 #include <span>
 
 #include "base/check.h"
-#include "model/safetensors.h"
+#include "checkpoint/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto file = std::as_bytes(std::span(data, size));

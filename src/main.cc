@@ -2,7 +2,7 @@
 // Composition root: the command line picks a command, the command's errors become one line and an exit code.
 #include <cstdio>
 
-#include "base/mapped_fault.h"
+#include "base/files/mapped_fault.h"
 #include "cli/commands.h"
 
 namespace {

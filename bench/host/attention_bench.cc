@@ -16,7 +16,7 @@
 #include <string>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "ops/ops.h"
 
 namespace {

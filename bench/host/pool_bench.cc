@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 
 namespace {
 

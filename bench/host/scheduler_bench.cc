@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 
 namespace {
 int64_t num_allocations = 0;

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "base/utf8.h"
 #include "text/tokenizer/encode_cache.h"
 #include "text/tokenizer/tokenizer.h"

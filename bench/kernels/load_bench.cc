@@ -14,15 +14,15 @@
 #include <string_view>
 #include <vector>
 
-#include "base/mapped_file.h"
-#include "base/thread_pool.h"
+#include "base/files/mapped_file.h"
+#include "base/threads/thread_pool.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/random/synthetic.h"
 #include "device/cuda/check.h"
 #include "device/cuda/device_info.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
-#include "model/checkpoint.h"
 #include "model/cuda/device_weights.h"
-#include "model/synthetic.h"
 
 namespace sparrow {
 namespace {

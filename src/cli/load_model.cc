@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/progress.h"
 #include "engine/cuda_runner.h"
 #include "model/ledger.h"

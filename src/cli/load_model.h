@@ -9,10 +9,10 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "checkpoint/checkpoint.h"
 #include "cli/load_options.h"
 #include "engine/engine.h"
 #include "engine/model_runner.h"
-#include "model/checkpoint.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace sparrow::cli {

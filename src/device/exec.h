@@ -2,7 +2,7 @@
 // Exec: where and with what an operation runs. Passed to every operation; there is no ambient device state.
 #pragma once
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "device/scratch.h"
 
 namespace sparrow {

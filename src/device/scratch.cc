@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <new>
 
+#include "base/math.h"
+
 namespace sparrow {
 namespace {
 constexpr size_t kAlign = 64, kMinChunk = size_t{1} << 20;
@@ -26,7 +28,7 @@ void Scratch::add_chunk(size_t bytes) {
 }
 
 void* Scratch::take(size_t bytes) {
-  bytes = (bytes + kAlign - 1) / kAlign * kAlign;
+  bytes = round_up(bytes, kAlign);
   while (chunk_ < chunks_.size() && used_ + bytes > chunks_[chunk_].bytes) {
     ++chunk_;
     used_ = 0;

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "engine/model_runner.h"
-#include "engine/step_times.h"
+#include "engine/schedule/step_times.h"
 
 namespace sparrow {
 

@@ -15,8 +15,8 @@
 #include "engine/engine_types.h"
 #include "engine/model_runner.h"
 #include "engine/request.h"
-#include "engine/scheduler.h"
-#include "engine/step_budget.h"
+#include "engine/schedule/scheduler.h"
+#include "engine/schedule/step_budget.h"
 #include "engine/token_stream.h"
 
 namespace sparrow {

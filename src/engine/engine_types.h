@@ -12,7 +12,7 @@
 #include "base/progress.h"
 #include "base/tensor.h"
 #include "device/exec.h"
-#include "engine/wait_reason.h"
+#include "engine/schedule/wait_reason.h"
 
 namespace sparrow {
 

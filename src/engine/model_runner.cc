@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "engine/cpu_runner.h"
+#include "engine/cpu/cpu_runner.h"
 #include "engine/cuda_runner.h"
 
 namespace sparrow {

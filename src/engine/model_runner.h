@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/cpu/sampler.h"
 #include "engine/engine_types.h"
-#include "engine/sampler.h"
-#include "engine/sequence.h"
-#include "engine/step_times.h"
+#include "engine/schedule/sequence.h"
+#include "engine/schedule/step_times.h"
 #include "kv/block_pool.h"
 #include "model/text_model.h"
 

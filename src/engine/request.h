@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "engine/sampling_params.h"
+#include "engine/schedule/wait_reason.h"
 #include "engine/token_constraint.h"
-#include "engine/wait_reason.h"
 
 namespace sparrow {
 

@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "base/math.h"
 #include "kv/block_pool.h"
 
 namespace sparrow {
@@ -15,7 +16,7 @@ namespace sparrow {
 inline constexpr int kBlockTokens = 128;  // one MSA block, one page of the cache
 
 constexpr int64_t blocks_for_tokens(int64_t tokens) {
-  return (tokens + kBlockTokens - 1) / kBlockTokens;
+  return ceil_div(tokens, kBlockTokens);
 }
 
 // The content of one block to be copied into another, all lanes of it.

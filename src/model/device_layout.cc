@@ -5,7 +5,8 @@
 #include <string_view>
 #include <utility>
 
-#include "model/safetensors.h"
+#include "base/math.h"
+#include "checkpoint/safetensors.h"
 
 namespace sparrow {
 namespace {
@@ -13,10 +14,6 @@ namespace {
 constexpr int kTile = 64;  // of the matrix kernels: hidden sizes and channels are multiples of it
 constexpr int kInterleave = 8;
 constexpr int kGroups[] = {4, 8, 16};  // query heads for one KV head that the attention kernels take
-
-int64_t round_up(int64_t value, int64_t multiple) {
-  return (value + multiple - 1) / multiple * multiple;
-}
 
 // Query heads of one rank for each of its KV heads, and the next size that the kernels take (0: none).
 int group_size(const ModelConfig& config, int ranks) {

@@ -10,7 +10,7 @@
 
 #include "base/dtype.h"
 #include "base/result.h"
-#include "model/config.h"
+#include "config/config.h"
 #include "model/sharding.h"
 
 namespace sparrow {

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "model/census.h"
+#include "checkpoint/census.h"
 
 namespace sparrow {
 namespace {

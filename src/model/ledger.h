@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/dtype.h"
-#include "model/config.h"
+#include "config/config.h"
 #include "model/sharding.h"
 
 namespace sparrow {

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "model/config.h"
+#include "config/config.h"
 
 namespace sparrow {
 

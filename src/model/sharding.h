@@ -8,8 +8,8 @@
 #include <string_view>
 
 #include "base/result.h"
-#include "model/config.h"
-#include "model/safetensors.h"
+#include "checkpoint/safetensors.h"
+#include "config/config.h"
 
 namespace sparrow {
 

@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <vector>
 
+#include "checkpoint/weights.h"
+#include "config/config.h"
 #include "device/exec.h"
 #include "kv/kv_cache.h"
 #include "model/batch.h"
-#include "model/config.h"
 #include "model/rotary.h"
-#include "model/weights.h"
 #include "ops/ops.h"
 
 namespace sparrow {

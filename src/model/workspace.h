@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "base/result.h"
+#include "config/config.h"
 #include "device/exec.h"
-#include "model/config.h"
 #include "model/ledger.h"
 #include "model/sharding.h"
 

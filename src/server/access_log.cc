@@ -10,7 +10,7 @@
 #include <mutex>
 #include <utility>
 
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 #include "base/strf.h"
 
 namespace sparrow {

@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <charconv>
 
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "base/strf.h"
-#include "server/http/message.h"
+#include "server/http/message/message.h"
 
 namespace sparrow {
 

@@ -4,7 +4,7 @@
 
 #include <random>
 
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 #include "base/utf8.h"
 
 namespace sparrow {

@@ -12,7 +12,7 @@
 #include <optional>
 #include <string>
 
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 #include "engine/engine.h"
 #include "server/auth.h"
 #include "server/byte_budget.h"

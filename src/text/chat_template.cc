@@ -3,7 +3,7 @@
 
 #include <string_view>
 
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "base/strf.h"
 #include "text/jinja/run/interpreter.h"
 #include "text/jinja/syntax/parser.h"

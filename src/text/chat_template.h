@@ -10,7 +10,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/result.h"
 #include "text/jinja/syntax/ast.h"
 #include "text/jinja/value/heap.h"

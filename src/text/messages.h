@@ -5,7 +5,7 @@
 #include <optional>
 #include <string>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/result.h"
 #include "text/jinja/value/heap.h"
 

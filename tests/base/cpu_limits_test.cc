@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/cpu_limits.h"
+#include "base/threads/cpu_limits.h"
 
 #include <gtest/gtest.h>
 #include <sched.h>
@@ -7,7 +7,7 @@
 #include <fstream>
 #include <string>
 
-#include "base/thread_pool.h"
+#include "base/threads/thread_pool.h"
 #include "support/temp_dir.h"
 
 namespace sparrow {

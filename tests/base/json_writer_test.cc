@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <limits>
 #include <random>
 
-#include "base/json.h"
+#include "base/json/json.h"
 
 namespace sparrow {
 namespace {

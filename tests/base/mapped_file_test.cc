@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 
 #include <fstream>
 
-#include "base/mapped_fault.h"
+#include "base/files/mapped_fault.h"
 #include "support/temp_dir.h"
 
 namespace sparrow {

@@ -6,7 +6,7 @@
 
 #include <sstream>
 
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "support/output_cases.h"
 #include "support/temp_dir.h"
 

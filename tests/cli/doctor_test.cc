@@ -10,7 +10,7 @@
 
 #include <fstream>
 
-#include "model/synthetic.h"
+#include "checkpoint/random/synthetic.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 

@@ -3,10 +3,10 @@
 
 #include <gtest/gtest.h>
 
-#include "support/fake_server.h"
-#include "support/http_test_server.h"
+#include "support/server/fake_server.h"
+#include "support/server/http_test_server.h"
+#include "support/server/test_certificate.h"
 #include "support/temp_dir.h"
-#include "support/test_certificate.h"
 
 namespace sparrow::cli {
 namespace {

@@ -8,8 +8,8 @@
 
 #include <fstream>
 
+#include "checkpoint/random/synthetic.h"
 #include "cli/load_model.h"
-#include "model/synthetic.h"
 #include "support/m3_config.h"
 #include "support/temp_dir.h"
 

@@ -15,11 +15,11 @@
 #include <tuple>
 #include <vector>
 
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/random/synthetic.h"
 #include "device/cuda/check.h"
-#include "model/checkpoint.h"
 #include "model/device_layout.h"
-#include "model/synthetic.h"
 #include "support/m3_config.h"
 #include "support/temp_dir.h"
 

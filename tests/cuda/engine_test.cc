@@ -4,10 +4,10 @@
 // near-tie between experts or blocks falls the other way now and then: of the sure ids nearly all are equal.
 #include <gtest/gtest.h>
 
+#include "checkpoint/random/synthetic.h"
 #include "model/device_layout.h"
-#include "model/synthetic.h"
 #include "model/workspace.h"
-#include "support/equality_scenario.h"
+#include "support/engine/equality_scenario.h"
 #include "support/m3_config.h"
 #include "support/temp_dir.h"
 

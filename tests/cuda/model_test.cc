@@ -7,9 +7,9 @@
 #include <cmath>
 #include <cstdio>
 
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/random/synthetic.h"
 #include "engine/model_runner.h"
-#include "model/checkpoint.h"
-#include "model/synthetic.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 

@@ -2,8 +2,8 @@
 // `sparrow chat` and a hostile server: nothing that it sends reaches the terminal as a command.
 #include <gtest/gtest.h>
 
-#include "support/fake_server.h"
 #include "support/program.h"
+#include "support/server/fake_server.h"
 #include "support/temp_dir.h"
 #include "support/terminal_program.h"
 

@@ -5,10 +5,10 @@
 
 #include <fstream>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "server_process.h"
-#include "support/fake_server.h"
 #include "support/program.h"
+#include "support/server/fake_server.h"
 #include "support/temp_dir.h"
 #include "support/terminal_program.h"
 

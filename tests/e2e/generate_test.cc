@@ -5,7 +5,7 @@
 
 #include <fstream>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "support/program.h"
 #include "support/temp_dir.h"
 

@@ -5,7 +5,7 @@
 
 #include <filesystem>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "support/golden.h"
 #include "support/program.h"
 #include "support/temp_dir.h"

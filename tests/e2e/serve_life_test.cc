@@ -11,8 +11,8 @@
 
 #include "client.h"
 #include "server_process.h"
-#include "support/http_test_server.h"
 #include "support/program.h"
+#include "support/server/http_test_server.h"
 #include "support/temp_dir.h"
 
 namespace sparrow::test {

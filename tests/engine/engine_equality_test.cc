@@ -7,7 +7,7 @@
 
 #include <cstring>
 
-#include "support/equality_scenario.h"
+#include "support/engine/equality_scenario.h"
 
 namespace sparrow {
 namespace {

@@ -13,7 +13,7 @@
 #include <thread>
 #include <utility>
 
-#include "support/engine_client.h"
+#include "support/engine/engine_client.h"
 
 namespace sparrow {
 namespace {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "support/engine_client.h"
+#include "support/engine/engine_client.h"
 
 namespace sparrow {
 namespace {

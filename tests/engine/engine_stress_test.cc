@@ -10,7 +10,7 @@
 
 #include "engine/engine.h"
 #include "kv/block_table.h"
-#include "support/engine_model.h"
+#include "support/engine/engine_model.h"
 #include "support/variant.h"
 
 // Sanitizers bring their own allocator.

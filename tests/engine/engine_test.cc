@@ -7,8 +7,8 @@
 #include <algorithm>
 #include <set>
 
-#include "engine/sampler.h"
-#include "support/engine_client.h"
+#include "engine/cpu/sampler.h"
+#include "support/engine/engine_client.h"
 
 namespace sparrow {
 namespace {

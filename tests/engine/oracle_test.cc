@@ -8,9 +8,9 @@
 #include <cstring>
 #include <numeric>
 
+#include "checkpoint/checkpoint.h"
+#include "engine/cpu/sampler.h"
 #include "engine/model_runner.h"
-#include "engine/sampler.h"
-#include "model/checkpoint.h"
 #include "support/golden.h"
 #include "support/variant.h"
 

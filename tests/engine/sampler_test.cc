@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/sampler.h"
+#include "engine/cpu/sampler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -3,8 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "engine/scheduler.h"
-#include "support/scheduler_bed.h"
+#include "engine/schedule/scheduler.h"
+#include "support/engine/scheduler_bed.h"
 
 namespace sparrow {
 namespace {

@@ -5,8 +5,8 @@
 
 #include <numeric>
 
-#include "engine/scheduler.h"
-#include "support/scheduler_bed.h"
+#include "engine/schedule/scheduler.h"
+#include "support/engine/scheduler_bed.h"
 
 namespace sparrow {
 namespace {

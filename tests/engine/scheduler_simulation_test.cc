@@ -14,7 +14,7 @@
 #include <random>
 #include <utility>
 
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 
 namespace sparrow {
 namespace {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // What runs, who waits and why, who has to give way, and how a sequence ends.
-#include "engine/scheduler.h"
+#include "engine/schedule/scheduler.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>
 
-#include "support/scheduler_bed.h"
+#include "support/engine/scheduler_bed.h"
 
 namespace sparrow {
 namespace {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Machines are made of what a step costs on them; no clock runs here.
-#include "engine/step_budget.h"
+#include "engine/schedule/step_budget.h"
 
 #include <gtest/gtest.h>
 

@@ -6,7 +6,7 @@
 
 #include <algorithm>
 
-#include "support/engine_client.h"
+#include "support/engine/engine_client.h"
 
 namespace sparrow {
 namespace {

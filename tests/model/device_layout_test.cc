@@ -10,9 +10,9 @@
 #include <utility>
 #include <vector>
 
-#include "model/census.h"
+#include "checkpoint/census.h"
+#include "checkpoint/random/synthetic.h"
 #include "model/ledger.h"
-#include "model/synthetic.h"
 #include "support/m3_config.h"
 
 namespace sparrow {

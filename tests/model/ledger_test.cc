@@ -4,7 +4,7 @@
 
 #include <gtest/gtest.h>
 
-#include "model/census.h"
+#include "checkpoint/census.h"
 #include "support/m3_config.h"
 
 namespace sparrow {

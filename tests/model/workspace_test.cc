@@ -7,9 +7,9 @@
 #include <fstream>
 #include <numeric>
 
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/random/synthetic.h"
 #include "model/batch.h"
-#include "model/checkpoint.h"
-#include "model/synthetic.h"
 #include "model/text_model.h"
 #include "support/m3_config.h"
 #include "support/temp_dir.h"

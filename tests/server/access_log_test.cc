@@ -10,7 +10,7 @@
 #include <sstream>
 #include <thread>
 
-#include "base/json.h"
+#include "base/json/json.h"
 
 namespace sparrow {
 namespace {

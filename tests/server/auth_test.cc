@@ -93,7 +93,8 @@ TEST(ApiKeys, APriorityRangeIsForWhomTheFileNames) {
   EXPECT_EQ(nearest("Bearer sk-b", 3), 3);
   EXPECT_EQ(nearest("Bearer sk-c", -1), 0);
   EXPECT_EQ(nearest("Bearer sk-c", 9), 5);
-  for (const char* wrong : {"", "1", "..", "1..", "..1", "2..1", "1...2", "a..b", "0..99999999999", "-1.5..2", "1..2 "})
+  for (const char* wrong :
+       {"", "1", "..", "1..", "..1", "2..1", "1...2", "a..b", "0..99999999999", "-1.5..2", "1..2 "})
     EXPECT_FALSE(PriorityRange::parse(wrong)) << wrong;
   EXPECT_FALSE(ApiKeys().add_file(write_file(dir, "sk-a priority=5\n")).ok());
 }

@@ -9,8 +9,8 @@
 #include <algorithm>
 #include <thread>
 
-#include "base/json.h"
-#include "support/http_test_server.h"
+#include "base/json/json.h"
+#include "support/server/http_test_server.h"
 
 namespace sparrow::test {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <thread>
 
-#include "support/http_test_server.h"
+#include "support/server/http_test_server.h"
 
 namespace sparrow::test {
 namespace {

@@ -5,9 +5,9 @@
 
 #include <fstream>
 
-#include "support/http_test_server.h"
+#include "support/server/http_test_server.h"
+#include "support/server/test_certificate.h"
 #include "support/temp_dir.h"
-#include "support/test_certificate.h"
 
 namespace sparrow::test {
 namespace {

@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "base/utf8.h"
-#include "support/openai_requests.h"
+#include "support/server/openai_requests.h"
 
 namespace sparrow::openai {
 namespace {

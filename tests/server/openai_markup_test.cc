@@ -4,10 +4,10 @@
 
 #include <array>
 
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 #include "base/strf.h"
 #include "server/openai/generation.h"
-#include "support/openai_requests.h"
+#include "support/server/openai_requests.h"
 #include "text/m3_tokens.h"
 
 namespace sparrow::openai {

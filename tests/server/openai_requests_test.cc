@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "support/openai_requests.h"
+#include "support/server/openai_requests.h"
 
 namespace sparrow::openai {
 namespace {

@@ -6,8 +6,8 @@
 #include <random>
 
 #include "server/openai/generation.h"
-#include "support/openai_answers.h"
-#include "support/openai_requests.h"
+#include "support/server/openai_answers.h"
+#include "support/server/openai_requests.h"
 
 namespace sparrow::openai {
 namespace {

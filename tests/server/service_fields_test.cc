@@ -4,8 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "base/json.h"
-#include "support/service_fixture.h"
+#include "base/json/json.h"
+#include "support/server/service_fixture.h"
 
 namespace sparrow {
 namespace {

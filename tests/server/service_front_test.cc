@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "support/service_fixture.h"
+#include "support/server/service_fixture.h"
 
 namespace sparrow {
 namespace {

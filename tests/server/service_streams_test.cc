@@ -8,8 +8,8 @@
 #include <latch>
 #include <thread>
 
-#include "support/openai_answers.h"
-#include "support/service_fixture.h"
+#include "support/server/openai_answers.h"
+#include "support/server/service_fixture.h"
 
 namespace sparrow {
 namespace {

@@ -7,7 +7,7 @@
 #include <thread>
 #include <vector>
 
-#include "support/service_fixture.h"
+#include "support/server/service_fixture.h"
 
 namespace sparrow {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "model/safetensors.h"
+#include "checkpoint/safetensors.h"
 
 namespace sparrow::test {
 

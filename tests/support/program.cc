@@ -31,7 +31,8 @@ ProgramResult run_sparrow(const std::vector<std::string>& args, const std::strin
   std::ofstream(dir.path() / "in", std::ios::binary) << input;
   std::string command = SPARROW_BINARY;
   for (const std::string& arg : args) command += " " + quoted(arg);
-  command += " >" + quoted(dir.path() / "out") + " 2>" + quoted(dir.path() / "err") + " <" + quoted(dir.path() / "in");
+  command += " >" + quoted(dir.path() / "out") + " 2>" + quoted(dir.path() / "err") + " <" +
+             quoted(dir.path() / "in");
   const int status = std::system(command.c_str());
   return {.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
           .out = slurp(dir.path() / "out"),

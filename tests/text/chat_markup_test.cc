@@ -6,8 +6,8 @@
 #include <filesystem>
 #include <random>
 
-#include "base/json_writer.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
+#include "base/json/json_writer.h"
 #include "base/utf8.h"
 #include "text/chat_template.h"
 #include "text/synthetic/synthetic_template.h"

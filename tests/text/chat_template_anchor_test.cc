@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <cstdlib>
 
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "base/strf.h"
 #include "text/chat_template.h"
 

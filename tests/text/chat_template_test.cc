@@ -6,7 +6,7 @@
 
 #include <filesystem>
 
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "text/synthetic/synthetic_template.h"
 
 namespace sparrow {

@@ -4,11 +4,11 @@
 #include <cstdio>
 
 #include "base/dtype.h"
+#include "checkpoint/random/synthetic.h"
 #include "cli/args/args_parts.h"
 #include "cli/args/suggest.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"
-#include "model/synthetic.h"
 
 namespace sparrow::cli {
 namespace {

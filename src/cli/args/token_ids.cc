@@ -4,8 +4,8 @@
 #include <charconv>
 #include <limits>
 
-#include "base/json.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
+#include "base/json/json.h"
 
 namespace sparrow::cli {
 

@@ -6,7 +6,7 @@
 #include <cstdio>
 #include <random>
 
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"

@@ -7,13 +7,13 @@
 #include <fstream>
 #include <random>
 
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 #include "base/progress.h"
+#include "checkpoint/random/synthetic.h"
 #include "cli/bench/step_cost.h"
 #include "cli/bench/step_picture.h"
 #include "cli/load_model.h"
 #include "engine/model_runner.h"
-#include "model/synthetic.h"
 
 namespace sparrow::cli {
 namespace {

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "cli/chat/conversation.h"
 
 namespace sparrow::cli {

@@ -10,7 +10,7 @@
 #include <cstdlib>
 #include <memory>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/strf.h"
 #include "cli/chat/http_client.h"
 #include "cli/chat/session.h"

@@ -7,7 +7,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/strf.h"
 
 namespace sparrow::cli {

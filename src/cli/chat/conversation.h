@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 #include "base/result.h"
 
 namespace sparrow::cli {

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "base/json_writer.h"
-#include "base/thread_pool.h"
+#include "base/json/json_writer.h"
+#include "base/threads/thread_pool.h"
 #include "cli/args/byte_size.h"
 #include "cli/load_model.h"
 #include "cli/plan/memory_plan.h"
-#include "model/config.h"
+#include "config/config.h"
 #include "text/chat_template.h"
 
 namespace sparrow::cli {

@@ -12,7 +12,7 @@
 #include <optional>
 #include <sstream>
 
-#include "base/cpu_limits.h"
+#include "base/threads/cpu_limits.h"
 #include "cli/args/byte_size.h"
 #include "cli/plan/doctor.h"
 #include "ops/ops.h"

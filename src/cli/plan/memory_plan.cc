@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/math.h"
 #include "cli/args/byte_size.h"
 #include "cli/load_model.h"
 #include "model/device_layout.h"
@@ -153,7 +154,7 @@ void add_ways_out(MemoryPlan& plan, const ModelConfig& config, const MemoryPlanO
     say("no --kv-cache-memory", changed(config, options, [](auto& o) { o.kv_cache_bytes.reset(); }));
   if (plan.is_cpu) {
     constexpr int64_t kMiB = 1 << 20;
-    const int64_t wanted = (blocks_for_tokens(plan.max_model_len) * plan.block_bytes() + kMiB - 1) / kMiB;
+    const int64_t wanted = ceil_div(blocks_for_tokens(plan.max_model_len) * plan.block_bytes(), kMiB);
     say(strf("--kv-cache-memory {}M", wanted),
         changed(config, options, [&](auto& o) { o.kv_cache_bytes = wanted * kMiB; }));
     return;

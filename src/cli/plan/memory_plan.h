@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/result.h"
-#include "model/config.h"
+#include "config/config.h"
 #include "model/ledger.h"
 #include "model/workspace.h"
 

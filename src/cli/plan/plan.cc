@@ -7,15 +7,15 @@
 #include <cstdio>
 #include <filesystem>
 
-#include "base/json.h"
-#include "base/json_writer.h"
-#include "base/thread_pool.h"
+#include "base/json/json.h"
+#include "base/json/json_writer.h"
+#include "base/threads/thread_pool.h"
+#include "checkpoint/census.h"
+#include "checkpoint/random/synthetic.h"
 #include "cli/args/byte_size.h"
 #include "cli/load_model.h"
 #include "cli/plan/memory_plan.h"
-#include "model/census.h"
-#include "model/overrides.h"
-#include "model/synthetic.h"
+#include "config/overrides.h"
 
 namespace sparrow::cli {
 namespace {

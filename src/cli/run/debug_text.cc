@@ -7,9 +7,9 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json.h"
-#include "base/json_writer.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
+#include "base/json/json.h"
+#include "base/json/json_writer.h"
 #include "text/chat_template.h"
 #include "text/output/output_parser.h"
 #include "text/tokenizer/tokenizer.h"

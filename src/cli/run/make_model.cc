@@ -2,12 +2,12 @@
 // `sparrow make-model`: a random checkpoint in the released layout.
 #include <cstdio>
 
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "base/progress.h"
+#include "checkpoint/random/synthetic.h"
 #include "cli/commands.h"
 #include "cli/run/corpus.h"
-#include "model/config.h"
-#include "model/synthetic.h"
+#include "config/config.h"
 #include "text/synthetic/synthetic_template.h"
 #include "text/synthetic/tokenizer_training.h"
 

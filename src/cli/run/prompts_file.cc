@@ -5,8 +5,8 @@
 #include <charconv>
 #include <limits>
 
-#include "base/json.h"
-#include "base/json_writer.h"
+#include "base/json/json.h"
+#include "base/json/json_writer.h"
 #include "cli/args/suggest.h"
 
 namespace sparrow::cli {

@@ -6,11 +6,11 @@
 #include <iostream>
 #include <iterator>
 
-#include "base/json_writer.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
+#include "base/json/json_writer.h"
 #include "base/utf8.h"
 #include "cli/commands.h"
-#include "model/config.h"
+#include "config/config.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace sparrow::cli {

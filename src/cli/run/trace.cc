@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "checkpoint/safetensors.h"
 #include "cli/args/token_ids.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"
-#include "engine/sampler.h"
-#include "model/safetensors.h"
+#include "engine/cpu/sampler.h"
 
 namespace sparrow::cli {
 namespace {

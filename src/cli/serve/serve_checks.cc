@@ -5,13 +5,13 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "base/json.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
+#include "base/json/json.h"
 #include "base/utf8.h"
+#include "checkpoint/checkpoint.h"
 #include "cli/args/byte_size.h"
 #include "cli/load_model.h"
 #include "kv/block_table.h"
-#include "model/checkpoint.h"
 
 namespace sparrow::cli {
 namespace {

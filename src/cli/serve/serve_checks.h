@@ -9,8 +9,8 @@
 
 #include "base/result.h"
 #include "cli/serve/serve.h"
+#include "config/config.h"
 #include "engine/engine_types.h"
-#include "model/config.h"
 #include "server/auth.h"
 #include "text/chat_template.h"
 

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <array>
 
+#include "checkpoint/kv_scales.h"
 #include "device/cuda/check.h"
 #include "engine/cuda/cuda_runner_state.h"
-#include "model/kv_scales.h"
 
 namespace sparrow {
 namespace {

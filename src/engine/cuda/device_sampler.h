@@ -11,7 +11,7 @@
 
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
-#include "engine/sampler.h"
+#include "engine/cpu/sampler.h"
 #include "ops/cuda/sample/sample.h"
 #include "ops/cuda/sample/sample_batch.h"
 

@@ -54,8 +54,7 @@ double CudaTextModel::measure_product_rate(cudaStream_t stream) {
   // as that step does.
   constexpr int kWarmRuns = 100, kRuns = 50;
   const auto run = [&](int times) {
-    for (int i = 0; i < times; ++i)
-      gemm.value()->run(shape, weights, weights + kBytes, out->data(), stream);
+    for (int i = 0; i < times; ++i) gemm.value()->run(shape, weights, weights + kBytes, out->data(), stream);
   };
   run(kWarmRuns);
   begin_event.record(stream);

@@ -3,11 +3,11 @@
 
 #include <utility>
 
+#include "checkpoint/random/random_tensor.h"
 #include "device/cuda/check.h"
 #include "device/cuda/stream.h"
 #include "model/cuda/device_weights_load.h"
 #include "model/device_layout.h"
-#include "model/random_tensor.h"
 
 namespace sparrow {
 namespace {

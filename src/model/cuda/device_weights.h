@@ -10,10 +10,10 @@
 
 #include "base/progress.h"
 #include "base/result.h"
+#include "checkpoint/weights.h"
+#include "config/config.h"
 #include "device/cuda/memory.h"
-#include "model/config.h"
 #include "model/sharding.h"
-#include "model/weights.h"
 
 namespace sparrow {
 

@@ -8,7 +8,8 @@
 #include <optional>
 #include <vector>
 
-#include "base/thread_pool.h"
+#include "base/math.h"
+#include "base/threads/thread_pool.h"
 #include "device/cuda/check.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
@@ -99,9 +100,7 @@ struct Chunk {
   int64_t first_row, num_rows;
 
   size_t values_bytes() const { return static_cast<size_t>(num_rows) * source->value_row_bytes(); }
-  size_t scales_offset() const {
-    return (values_bytes() + kScaleAlignment - 1) / kScaleAlignment * kScaleAlignment;
-  }
+  size_t scales_offset() const { return round_up(values_bytes(), kScaleAlignment); }
   size_t scales_bytes() const { return static_cast<size_t>(num_rows) * source->scale_row_bytes(); }
   size_t bytes() const { return scales_bytes() == 0 ? values_bytes() : scales_offset() + scales_bytes(); }
 };

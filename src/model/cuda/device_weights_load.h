@@ -7,10 +7,10 @@
 
 #include "base/progress.h"
 #include "base/result.h"
+#include "checkpoint/weights.h"
 #include "model/cuda/device_weights.h"
 #include "model/cuda/pack.h"
 #include "model/device_layout.h"
-#include "model/weights.h"
 
 namespace sparrow {
 

@@ -8,7 +8,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
-#include "model/random_bits.h"
+#include "checkpoint/random/random_bits.h"
 
 namespace sparrow {
 

@@ -9,6 +9,7 @@
 //   at a time
 #include <cstring>
 
+#include "base/math.h"
 #include "msa/common/amx.h"
 #include "ops/cpu/dequantise_bf16.h"
 #include "ops/cpu/kernels.h"
@@ -27,7 +28,7 @@ constexpr int64_t kWeightBlockBytes = kMaxStrip / kTile * kBlockSteps * kTileByt
 constexpr int64_t kSumsBytes = kMaxStrip * kMaxRows * static_cast<int64_t>(sizeof(float));
 
 int64_t steps_of(int64_t columns) {
-  return (columns + kStep - 1) / kStep;
+  return ceil_div(columns, kStep);
 }
 
 // GCC's tile loads do not tell the compiler that they read memory: what they read must be stored by then.
@@ -36,7 +37,7 @@ void finish_stores() {
 }
 
 int64_t packed_bytes(int64_t rows, int64_t columns) {
-  return (rows + kTile - 1) / kTile * steps_of(columns) * kTileBytes;
+  return ceil_div(rows, kTile) * steps_of(columns) * kTileBytes;
 }
 
 int64_t workspace_bytes(int64_t) {
@@ -179,7 +180,7 @@ void prefetch_next_block(const WeightView& w, int64_t at, int64_t first, int64_t
 // Outputs past the strip and columns past the matrix are zeros.
 void pack_weights(const StripJob& job, int64_t first, int64_t steps, char* to) {
   const WeightView& w = job.weight;
-  const int64_t padded = (job.outputs + kTile - 1) / kTile * kTile;
+  const int64_t padded = round_up(job.outputs, kTile);
   for (int64_t o = 0; o < padded; ++o) {
     char* row = to + o / kTile * kBlockSteps * kTileBytes + o % kTile * 64;
     if (o >= job.outputs) {

@@ -13,6 +13,7 @@
 // Packed activations are [16 rows][block of k][row][element], padded with zeros to whole chunks.
 #pragma once
 
+#include "base/math.h"
 #include "ops/cpu/gemm_tile.h"
 
 namespace sparrow::ops::cpu {
@@ -139,7 +140,7 @@ struct GemmSimd {
     const int64_t columns = job.weight.columns;
     Element* panels = static_cast<Element*>(job.workspace);
     for (int64_t k = 0; k < columns; k += kBlock) {
-      const int64_t count = min(kBlock, columns - k), chunks = (count + kChunk - 1) / kChunk;
+      const int64_t count = min(kBlock, columns - k), chunks = ceil_div(count, kChunk);
       for (int64_t o = first; o < job.outputs; o += kPanels * kOutputs) {
         const int64_t outputs = min(kPanels * kOutputs, job.outputs - o);
         const int64_t ahead =

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/dtype.h"
+#include "base/math.h"
 
 namespace sparrow::ops::cpu {
 
@@ -38,12 +39,6 @@ inline constexpr int64_t kMaxStrip = 128, kMaxRows = 512;
 // Rows and columns of packed activations come in groups of these; multiply() writes whole groups of rows and
 // of outputs.
 inline constexpr int64_t kRowGroup = 16, kColumnGroup = 32;
-
-// static: an inline function shared by all files could be linked from one built for a stronger instruction
-// set.
-static constexpr int64_t round_up(int64_t n, int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
 
 // Puts columns [0, columns) of `count` rows at (first_row, first_column) of a packed matrix of
 // `packed_columns`. first_row and first_column are multiples of the groups; what the last groups lack is

@@ -4,6 +4,7 @@
 #include <limits>
 #include <vector>
 
+#include "base/math.h"
 #include "ops/cpu/ops_cpu.h"
 
 namespace sparrow::ops::cpu {
@@ -13,8 +14,8 @@ namespace {
 void pack_rows(Exec& exec, const GemmEngine& engine, const Tensor& x, void* packed) {
   // Wide enough to spread one group of rows over the threads when there are no more.
   constexpr int64_t kColumns = 2048;
-  const int64_t columns = x.cols(), pieces = (columns + kColumns - 1) / kColumns;
-  const int64_t groups = (x.rows() + kRowGroup - 1) / kRowGroup;
+  const int64_t columns = x.cols(), pieces = ceil_div(columns, kColumns);
+  const int64_t groups = ceil_div(x.rows(), kRowGroup);
   const auto pack = [&](int64_t item) {
     const int64_t row = item / pieces * kRowGroup, column = item % pieces * kColumns;
     const int64_t count = std::min(kRowGroup, x.rows() - row);
@@ -117,8 +118,7 @@ int64_t strip_outputs(int64_t outputs, int64_t rows, int threads) {
   constexpr int64_t kNarrow = 32;
   int64_t width = kMaxStrip;  // few rows gain from it too: memory is read in longer runs
   // Four items to a thread keep the last ones from running alone.
-  while (width > kNarrow && (outputs + width - 1) / width * ((rows + kMaxRows - 1) / kMaxRows) < 4 * threads)
-    width /= 2;
+  while (width > kNarrow && ceil_div(outputs, width) * ceil_div(rows, kMaxRows) < 4 * threads) width /= 2;
   return width;
 }
 
@@ -132,8 +132,8 @@ void linear(Exec& exec, const Kernels& kernels, const Tensor& x, std::span<const
     SPARROW_CHECK_EQ(projection.out.cols(), projection.weight->out());
     const int64_t outputs = projection.out.cols();
     const int64_t width = strip_outputs(outputs, x.rows(), exec.pool.size());
-    const int64_t row_chunks = (x.rows() + kMaxRows - 1) / kMaxRows;
-    const Strips strips{&projection, weight, width, row_chunks, (outputs + width - 1) / width * row_chunks};
+    const int64_t row_chunks = ceil_div(x.rows(), kMaxRows);
+    const Strips strips{&projection, weight, width, row_chunks, ceil_div(outputs, width) * row_chunks};
     (&kernels.engine(x.dtype, weight.type) == kernels.tiles ? tiles : simd).push_back(strips);
   }
   if (!tiles.empty()) run_engine(exec, kernels, *kernels.tiles, x, tiles);

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/math.h"
 #include "ops/cpu/ops_cpu.h"
 
 namespace sparrow::ops::cpu {
@@ -203,7 +204,7 @@ void output_pass(const Pass& pass, std::span<const Group> groups, const Tensor& 
   for (const Group& group : groups) hidden_columns = std::max(hidden_columns, group.down.columns);
   const std::vector<Worker> workers = make_workers(pass, scope, rows, width, hidden_columns);
   float* sums = scope.take<float>(threads * rows * width);
-  pass.exec.pool.parallel_for((columns + width - 1) / width, [&](int64_t item, int worker) {
+  pass.exec.pool.parallel_for(ceil_div(columns, width), [&](int64_t item, int worker) {
     const Worker& mine = workers[static_cast<size_t>(worker)];
     const int64_t output = item * width, outputs = std::min(width, columns - output);
     float* sum = sums + worker * rows * width;

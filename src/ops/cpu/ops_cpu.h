@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/math.h"
 #include "ops/cpu/kernels.h"
 #include "ops/ops.h"
 
@@ -42,7 +43,7 @@ inline constexpr int64_t kElementsPerItem = 16384;
 template <typename Body>
 void for_each_row(Exec& exec, int64_t rows, int64_t columns, Body&& body) {
   const int64_t per_item = std::max<int64_t>(1, kElementsPerItem / std::max<int64_t>(1, columns));
-  exec.pool.parallel_for((rows + per_item - 1) / per_item, [&](int64_t item, int worker) {
+  exec.pool.parallel_for(ceil_div(rows, per_item), [&](int64_t item, int worker) {
     const int64_t end = std::min(rows, (item + 1) * per_item);
     for (int64_t row = item * per_item; row < end; ++row) body(row, worker);
   });

@@ -69,15 +69,17 @@ struct Gemm::Library {
   };
   std::map<Key, Choice> tuned;
 
-#define SPARROW_LT_FUNCTIONS(X)                                                                     \
-  X(Create)                                                                                         \
-  X(Destroy)                                                                                        \
-  X(Matmul)                                                                                         \
-  X(MatmulDescCreate)                                                                               \
-  X(MatmulDescDestroy)                                                                              \
-  X(MatmulDescSetAttribute)                                                                         \
-  X(MatrixLayoutCreate) X(MatrixLayoutDestroy) X(MatmulPreferenceCreate) X(MatmulPreferenceDestroy) \
-      X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck)
+#define SPARROW_LT_FUNCTIONS(X) \
+  X(Create)                     \
+  X(Destroy)                    \
+  X(Matmul)                     \
+  X(MatmulDescCreate)           \
+  X(MatmulDescDestroy)          \
+  X(MatmulDescSetAttribute)     \
+  X(MatrixLayoutCreate)         \
+  X(MatrixLayoutDestroy)        \
+  X(MatmulPreferenceCreate)     \
+  X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck)
 #define SPARROW_LT_DECLARE(name) decltype(&cublasLt##name) name = nullptr;
   SPARROW_LT_FUNCTIONS(SPARROW_LT_DECLARE)
 #undef SPARROW_LT_DECLARE

@@ -6,7 +6,7 @@
 #include <boost/asio/use_awaitable.hpp>
 
 #include "base/strf.h"
-#include "server/http/cors.h"
+#include "server/http/message/cors.h"
 
 namespace sparrow {
 

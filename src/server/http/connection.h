@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "server/http/http.h"
-#include "server/http/request_parser.h"
-#include "server/http/response_head.h"
+#include "server/http/message/request_parser.h"
+#include "server/http/message/response_head.h"
 #include "server/http/transport.h"
 #include "server/http/worker.h"
 

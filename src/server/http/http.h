@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "base/result.h"
-#include "server/http/limits.h"
-#include "server/http/message.h"
+#include "server/http/message/limits.h"
+#include "server/http/message/message.h"
 
 namespace sparrow {
 

@@ -6,7 +6,7 @@
 #include <variant>
 #include <vector>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/result.h"
 #include "server/openai/fields.h"
 

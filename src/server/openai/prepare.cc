@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 #include "base/utf8.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/completion_request.h"

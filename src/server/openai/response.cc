@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 #include "base/strf.h"
 #include "base/utf8.h"
 

@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/json_pieces.h"
+#include "base/json/json_pieces.h"
 #include "engine/request.h"
 #include "text/output/output_parser.h"
 #include "text/tokenizer/tokenizer.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 
 namespace sparrow {
 namespace {

@@ -5,7 +5,7 @@
 #include <map>
 #include <optional>
 
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 #include "text/output/tool_number.h"
 
 namespace sparrow {

@@ -8,7 +8,7 @@
 #include <set>
 #include <vector>
 
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 #include "base/utf8.h"
 #include "text/m3_tokens.h"
 #include "text/tokenizer/pretokenize.h"

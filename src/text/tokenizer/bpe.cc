@@ -9,6 +9,7 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "base/math.h"
 
 namespace sparrow {
 namespace {
@@ -106,7 +107,7 @@ void Bpe::encode_short(std::string_view word, std::vector<int32_t>& ids) const {
     previous[i + 1] = static_cast<uint8_t>(i);
   }
   for (size_t i = 0; i + 1 < n; ++i) refresh(i);
-  const size_t padded = (n + kLanes - 1) / kLanes * kLanes;
+  const size_t padded = round_up(n, kLanes);
   std::fill(pairs + std::max<size_t>(n, 1) - 1, pairs + padded, kNoPair);
   while (true) {
     int32_t least = kNoPair;

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "text/tokenizer/pretokenize.h"
 
 namespace sparrow {

@@ -5,7 +5,8 @@
 #include <array>
 #include <mutex>
 
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
+#include "base/math.h"
 #include "base/utf8.h"
 #include "text/m3_tokens.h"
 #include "text/tokenizer/tokenizer_file.h"
@@ -114,7 +115,7 @@ Tokenizer::Tokenizer(TokenizerFile file, Pretokenizer pretokenizer)
 }
 
 size_t Tokenizer::min_ids(size_t text_bytes) const {
-  return max_token_bytes_ == 0 ? 0 : (text_bytes + max_token_bytes_ - 1) / max_token_bytes_;
+  return max_token_bytes_ == 0 ? 0 : ceil_div(text_bytes, max_token_bytes_);
 }
 
 Result<Tokenizer> Tokenizer::load(const std::filesystem::path& folder) {

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <unordered_map>
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "base/utf8.h"
 
 namespace sparrow {

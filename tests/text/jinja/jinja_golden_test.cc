@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <map>
 
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "text/chat_template.h"
 
 namespace sparrow {

@@ -8,7 +8,7 @@
 #include <filesystem>
 #include <random>
 
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
 #include "text/chat_template.h"
 
 namespace sparrow {

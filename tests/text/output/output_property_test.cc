@@ -6,7 +6,7 @@
 #include <cmath>
 #include <random>
 
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 #include "support/output_cases.h"
 #include "text/chat_template.h"
 #include "text/synthetic/synthetic_template.h"

@@ -6,8 +6,8 @@
 #include <random>
 #include <thread>
 
-#include "base/json_writer.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
+#include "base/json/json_writer.h"
 #include "base/utf8.h"
 #include "text/tokenizer/tokenizer_file.h"
 

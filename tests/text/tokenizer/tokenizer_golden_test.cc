@@ -8,8 +8,8 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "base/json.h"
-#include "base/mapped_file.h"
+#include "base/files/mapped_file.h"
+#include "base/json/json.h"
 #include "base/strf.h"
 #include "text/tokenizer/detokenizer.h"
 #include "text/tokenizer/tokenizer.h"

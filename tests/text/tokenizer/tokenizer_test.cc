@@ -7,7 +7,7 @@
 #include <random>
 #include <thread>
 
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 #include "base/utf8.h"
 #include "text/m3_tokens.h"
 #include "text/tokenizer/tokenizer_file.h"

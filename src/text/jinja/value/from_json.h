@@ -2,7 +2,7 @@
 // JSON documents as template values.
 #pragma once
 
-#include "base/json.h"
+#include "base/json/json.h"
 #include "text/jinja/value/heap.h"
 
 namespace sparrow::jinja {

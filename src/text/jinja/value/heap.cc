@@ -6,6 +6,7 @@
 #include <functional>
 #include <new>
 
+#include "base/math.h"
 #include "base/strf.h"
 #include "text/jinja/value/compare.h"
 #include "text/jinja/value/text_builder.h"
@@ -64,7 +65,7 @@ Result<std::byte*> Heap::take(Chunks& chunks, size_t bytes) {
 
 Result<void*> Heap::allocate(size_t bytes) {
   constexpr size_t kAlign = alignof(std::max_align_t);
-  const size_t rounded = (bytes + kAlign - 1) / kAlign * kAlign;
+  const size_t rounded = round_up(bytes, kAlign);
   return static_cast<void*>(SPARROW_TRY(take(objects_, rounded)));
 }
 

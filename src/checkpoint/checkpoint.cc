@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "checkpoint/checkpoint.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "base/json/json.h"
+#include "base/math.h"
+#include "base/threads/thread_pool.h"
+#include "checkpoint/bind_weights.h"
+#include "checkpoint/census.h"
+#include "checkpoint/kv_scales.h"
+
+namespace sparrow {
+namespace {
+
+constexpr size_t kMaxIndexBytes = size_t{64} << 20;
+constexpr size_t kPrefaultChunk = size_t{8} << 20;
+constexpr size_t kMaxListed = 10;
+
+Error corrupt(std::string message) {
+  return {Errc::kCorrupt, std::move(message)};
+}
+
+// Where a tensor lies.
+struct Found {
+  const SafetensorsFile* file;
+  const SafetensorsEntry* entry;
+
+  std::span<const std::byte> bytes() const { return file->bytes(*entry); }
+};
+using FoundTensors = std::unordered_map<std::string, Found>;
+
+// weight_map of the index: tensor name to shard.
+using WeightMap = std::vector<std::pair<std::string, std::string>>;
+
+Result<WeightMap> read_index(const std::filesystem::path& path) {
+  const std::string text = SPARROW_TRY(read_text_file(path, kMaxIndexBytes));
+  const JsonDocument document =
+      SPARROW_TRY(JsonDocument::parse(text, quoted(path), {.max_bytes = kMaxIndexBytes, .max_depth = 8}));
+  const auto in_index = [&](const Error& error) {
+    return Error{error.code, strf("{}: {}", quoted(path), error.message)};
+  };
+  const auto map = document.root().at("weight_map");
+  if (!map.ok()) return in_index(map.error());
+  if (const Status is_object = map->expect_object(); !is_object.ok()) return in_index(is_object.error());
+  WeightMap weights;
+  for (size_t i = 0; i < map->size(); ++i) {
+    const auto file = map->member(i).as_string();
+    if (!file.ok()) return in_index(file.error());
+    // A plain name: nothing outside the folder may be read because a file in it says so.
+    const std::filesystem::path name = file.value();
+    if (name.empty() || name != name.filename() || name == "." || name == "..")
+      return corrupt(strf("{}: tensor {} is in {}, which is not the plain name of a file in this folder",
+                          quoted(path), map->key(i), json_quoted(file.value())));
+    weights.emplace_back(map->key(i), file.value());
+  }
+  return weights;
+}
+
+struct Shards {
+  std::vector<SafetensorsFile> files;
+  FoundTensors tensors;
+};
+
+Result<Shards> open_shards(const std::filesystem::path& dir) {
+  const std::filesystem::path index_path = dir / "model.safetensors.index.json";
+  const std::filesystem::path single = dir / "model.safetensors";
+  std::error_code ec;
+  WeightMap weight_map;
+  std::set<std::string> names;
+  if (std::filesystem::exists(index_path, ec)) {
+    weight_map = SPARROW_TRY(read_index(index_path));
+    for (const auto& [tensor, file] : weight_map) names.insert(file);
+  } else if (std::filesystem::exists(single, ec)) {
+    names.insert(single.filename());
+  } else {
+    return Error{Errc::kNotFound, strf("{} holds neither {} nor {}", quoted(dir),
+                                       index_path.filename().string(), single.filename().string())};
+  }
+  Shards shards;
+  for (const std::string& name : names)
+    shards.files.push_back(SPARROW_TRY(SafetensorsFile::open(dir / name)));
+  for (const SafetensorsFile& file : shards.files) {
+    for (const auto& [name, entry] : file.header().entries) {
+      const auto [other, is_new] = shards.tensors.try_emplace(name, Found{&file, &entry});
+      if (!is_new)
+        return corrupt(strf("tensor {} is in {} and in {}", name, quoted(other->second.file->path()),
+                            quoted(file.path())));
+    }
+  }
+  for (const auto& [name, file] : weight_map) {
+    const auto found = shards.tensors.find(name);
+    if (found == shards.tensors.end() || found->second.file->path().filename() != file)
+      return corrupt(strf("{} says that tensor {} is in {}, but it is not", quoted(index_path), name, file));
+  }
+  return shards;
+}
+
+NameScheme detect_names(const ModelConfig& config, const FoundTensors& tensors) {
+  NameScheme names;
+  if (!tensors.contains("language_model.model.embed_tokens.weight") &&
+      tensors.contains("model.embed_tokens.weight"))
+    names.text_prefix = "";
+  for (int i = 0; i < config.num_layers; ++i) {
+    if (config.layer_is_moe[static_cast<size_t>(i)]) continue;
+    if (tensors.contains(strf("{}model.layers.{}.block_sparse_moe.gate_proj.weight", names.text_prefix, i)))
+      names.dense_mlp = "block_sparse_moe";
+  }
+  return names;
+}
+
+bool is_float(DType dtype) {
+  return dtype == DType::kF32 || dtype == DType::kBF16;
+}
+
+// Collects complaints of one kind and shows the first few.
+class Complaints {
+ public:
+  explicit Complaints(std::string kind) : kind_(std::move(kind)) {}
+
+  void add(std::string what) { all_.push_back(std::move(what)); }
+  bool empty() const { return all_.empty(); }
+  std::string text() {
+    if (all_.empty()) return "";
+    std::string out = strf("; {} {}: ", all_.size(), kind_);
+    // Files are read into a hash table: sorting keeps the message the same from run to run.
+    std::sort(all_.begin(), all_.end());
+    for (size_t i = 0; i < std::min(all_.size(), kMaxListed); ++i) out += (i == 0 ? "" : ", ") + all_[i];
+    if (all_.size() > kMaxListed) out += strf(", ... and {} more", all_.size() - kMaxListed);
+    return out;
+  }
+
+ private:
+  std::string kind_;
+  std::vector<std::string> all_;
+};
+
+Status take_census(const std::filesystem::path& dir, const std::vector<TensorSpec>& specs,
+                   const FoundTensors& tensors) {
+  Complaints missing("missing"), mismatched("of another shape or type"), unexpected("unexpected");
+  std::set<std::string_view> expected;
+  for (const TensorSpec& spec : specs) {
+    expected.insert(spec.name);
+    const auto found = tensors.find(spec.name);
+    if (found == tensors.end()) {
+      missing.add(spec.name);
+      continue;
+    }
+    const SafetensorsEntry& entry = *found->second.entry;
+    const bool same_type =
+        entry.dtype && (*entry.dtype == spec.dtype || (is_float(*entry.dtype) && is_float(spec.dtype)));
+    if (!same_type || entry.shape != spec.shape)
+      mismatched.add(strf("{} is {} {} and not {} {}", spec.name, entry.dtype_name, shape_string(entry.shape),
+                          name_of(spec.dtype), shape_string(spec.shape)));
+  }
+  // Heads that predict further tokens are not part of the model that is computed here.
+  for (const auto& [name, found] : tensors)
+    if (!expected.contains(name) && name.find(".mtp.") == std::string::npos && !is_attention_scale(name))
+      unexpected.add(name);
+  if (missing.empty() && mismatched.empty() && unexpected.empty()) return Ok{};
+  return corrupt(strf("the tensors of {} do not match its config.json{}{}{}", quoted(dir), missing.text(),
+                      mismatched.text(), unexpected.text()));
+}
+
+// Counts bytes as workers get through them, and reports on the calling thread, which is worker 0.
+class ReadProgress {
+ public:
+  ReadProgress(const ProgressFn& report, size_t total) : report_(report), total_(total) {}
+
+  void advance(size_t bytes, int worker) {
+    const size_t done = done_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    if (worker == 0 && report_) report_(done, total_);
+  }
+  void finish() const {
+    if (report_) report_(total_, total_);
+  }
+
+ private:
+  const ProgressFn& report_;
+  size_t total_;
+  std::atomic<size_t> done_{0};
+};
+
+void prefault(ThreadPool& pool, const std::vector<SafetensorsFile>& files, ReadProgress& progress) {
+  const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  for (const SafetensorsFile& file : files) {
+    const std::span<const std::byte> bytes = file.mapping().bytes();
+    const size_t num_chunks = ceil_div(bytes.size(), kPrefaultChunk);
+    pool.parallel_for(static_cast<int64_t>(num_chunks), [&](int64_t i, int worker) {
+      const size_t begin = static_cast<size_t>(i) * kPrefaultChunk;
+      const auto chunk = bytes.subspan(begin, std::min(kPrefaultChunk, bytes.size() - begin));
+      file.mapping().will_need(chunk);
+      for (size_t at = 0; at < chunk.size(); at += page)
+        static_cast<void>(*const_cast<const volatile std::byte*>(&chunk[at]));
+      progress.advance(chunk.size(), worker);
+    });
+  }
+}
+
+// A NaN among the scales would spread through the whole model without a word.
+Status check_scales(ThreadPool& pool, const std::vector<const TensorSpec*>& scales,
+                    const FoundTensors& tensors, ReadProgress& progress) {
+  std::atomic<int64_t> first_bad{INT64_MAX};
+  pool.parallel_for(static_cast<int64_t>(scales.size()), [&](int64_t i, int worker) {
+    const auto bytes = tensors.at(scales[static_cast<size_t>(i)]->name).bytes();
+    if (std::memchr(bytes.data(), kE8M0NaN, bytes.size()) != nullptr) {
+      int64_t seen = first_bad.load();
+      while (i < seen && !first_bad.compare_exchange_weak(seen, i)) {
+      }
+    }
+    progress.advance(bytes.size(), worker);
+  });
+  if (first_bad == INT64_MAX) return Ok{};
+  const TensorSpec& spec = *scales[static_cast<size_t>(first_bad.load())];
+  const Found& found = tensors.at(spec.name);
+  const auto* const start = found.bytes().data();
+  const auto* const nan = static_cast<const std::byte*>(std::memchr(start, kE8M0NaN, found.bytes().size()));
+  const int64_t at = nan - start;
+  return corrupt(strf("{}: scale [{}, {}] of tensor {} is 255, which means NaN", quoted(found.file->path()),
+                      at / spec.shape[1], at % spec.shape[1], spec.name));
+}
+
+Status read_through(const Shards& shards, const std::vector<TensorSpec>& specs,
+                    const CheckpointOptions& options) {
+  size_t file_bytes = 0, scale_bytes = 0;
+  for (const SafetensorsFile& file : shards.files) file_bytes += file.mapping().bytes().size();
+  std::vector<const TensorSpec*> scales;
+  for (const TensorSpec& spec : specs) {
+    if (spec.dtype != DType::kU8) continue;
+    scales.push_back(&spec);
+    scale_bytes += spec.bytes();
+  }
+  // Beyond the size of the memory, each page read would push out another one.
+  const size_t memory_bytes =
+      static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
+  const bool reads_all = options.prefault && file_bytes <= memory_bytes;
+  ReadProgress progress(options.progress, scale_bytes + (reads_all ? file_bytes : 0));
+  ThreadPool pool(ThreadPool::default_size());
+  if (reads_all) prefault(pool, shards.files, progress);
+  SPARROW_TRY(check_scales(pool, scales, shards.tensors, progress));
+  progress.finish();
+  return Ok{};
+}
+
+Status read_kv_scales(const NameScheme& names, const FoundTensors& tensors, Weights& weights) {
+  const auto scalar = [&](const std::string& name) -> std::optional<float> {
+    const auto found = tensors.find(name);
+    if (found == tensors.end()) return std::nullopt;
+    const auto bytes = found->second.bytes();
+    float value = NAN;  // any other type or size is no scale
+    if (found->second.entry->dtype == DType::kF32 && bytes.size() == sizeof value)
+      std::memcpy(&value, bytes.data(), sizeof value);
+    return value;
+  };
+  for (size_t i = 0; i < weights.layers.size(); ++i)
+    weights.layers[i].kv_scales =
+        SPARROW_TRY(find_kv_scales(strf("{}model.layers.{}.", names.text_prefix, i), scalar));
+  return Ok{};
+}
+
+}  // namespace
+
+Result<Checkpoint> Checkpoint::open(const std::filesystem::path& dir, const CheckpointOptions& options) {
+  Checkpoint checkpoint;
+  checkpoint.config_ = SPARROW_TRY(load_config(dir, options.overrides));
+  Shards shards = SPARROW_TRY(open_shards(dir));
+  const NameScheme names = detect_names(checkpoint.config_, shards.tensors);
+  const std::vector<TensorSpec> specs = expected_tensors(checkpoint.config_, names);
+  SPARROW_TRY(take_census(dir, specs, shards.tensors));
+  SPARROW_TRY(read_through(shards, specs, options));
+
+  const auto stored = [&](const std::string& name) -> StoredTensor {
+    const Found& found = shards.tensors.at(name);
+    return {found.bytes(), *found.entry->dtype, found.entry->shape};
+  };
+  checkpoint.weights_ = bind_weights(checkpoint.config_, names, stored, checkpoint.copies_);
+  SPARROW_TRY(read_kv_scales(names, shards.tensors, checkpoint.weights_));
+  checkpoint.num_tensors_ = specs.size();
+  for (const TensorSpec& spec : specs)
+    checkpoint.weight_bytes_ += shards.tensors.at(spec.name).bytes().size();
+  checkpoint.files_ = std::move(shards.files);
+  return checkpoint;
+}
+
+}  // namespace sparrow

@@ -1,0 +1,273 @@
+// SPDX-License-Identifier: Apache-2.0
+// The life of a sequence: queued, committed, forked, ended. scheduler_plan.cc decides what runs.
+#include "engine/schedule/scheduler.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace sparrow {
+namespace {
+
+bool goes_before(int64_t order_a, SequenceId id_a, int64_t order_b, SequenceId id_b) {
+  return order_a != order_b ? order_a < order_b : id_a < id_b;
+}
+
+}  // namespace
+
+Status validate(const SchedulerLimits& limits) {
+  const auto positive = [](const char* name, int64_t value) -> Status {
+    if (value < 1) return Error{Errc::kInvalidArgument, strf("{} must be at least 1, got {}", name, value)};
+    return Ok{};
+  };
+  SPARROW_TRY(positive("max_sequences", limits.max_sequences));
+  SPARROW_TRY(positive("max_model_tokens", limits.max_model_tokens));
+  SPARROW_TRY(positive("min_chunk", limits.min_chunk));
+  SPARROW_TRY(positive("max_priority", limits.max_priority));
+  // Otherwise running sequences would have to take turns.
+  if (limits.max_batch_tokens < limits.max_sequences)
+    return Error{Errc::kInvalidArgument, strf("max_batch_tokens must be at least max_sequences = {}, got {}",
+                                              limits.max_sequences, limits.max_batch_tokens)};
+  constexpr std::chrono::milliseconds kDay = std::chrono::hours(24);  // times any priority fits 64 bits
+  if (limits.priority_step < std::chrono::milliseconds(0) || limits.priority_step > kDay)
+    return Error{Errc::kInvalidArgument, strf("priority_step must be in [0, {}] ms, got {}", kDay.count(),
+                                              limits.priority_step.count())};
+  return Ok{};
+}
+
+Scheduler::Scheduler(BlockPool& pool, const SchedulerLimits& limits)
+    : pool_(pool), limits_(limits), step_tokens_(limits.max_batch_tokens), cache_(pool) {
+  SPARROW_CHECK(validate(limits).ok());
+}
+
+Result<SequenceId> Scheduler::add(SequenceSpec spec, SchedulerTime now) {
+  const int64_t prompt_tokens = static_cast<int64_t>(spec.prompt.size());
+  const int64_t total_tokens = std::max(spec.max_total_tokens, prompt_tokens);
+  if (prompt_tokens == 0) return Error{Errc::kInvalidArgument, "prompt must have at least one token"};
+  if (spec.num_choices < 1 || spec.num_choices > limits_.max_sequences)
+    return Error{Errc::kInvalidArgument,
+                 strf("n must be in [1, {}], the sequences that can run at once, got {}",
+                      limits_.max_sequences, spec.num_choices)};
+  if (total_tokens > limits_.max_model_tokens)
+    return Error{Errc::kInvalidArgument,
+                 strf("prompt of {} tokens and output of up to {} are {} tokens, and the limit is {}",
+                      prompt_tokens, total_tokens - prompt_tokens, total_tokens, limits_.max_model_tokens)};
+  auto sequence = std::make_unique<Sequence>(Sequence{.ids = std::move(spec.prompt),
+                                                      .blocks = BlockTable(pool_),
+                                                      .id = next_id_,
+                                                      .owner = spec.owner,
+                                                      .num_choices = spec.num_choices,
+                                                      .num_prompt_tokens = prompt_tokens,
+                                                      .max_total_tokens = total_tokens,
+                                                      .read_prefix_cache = spec.read_prefix_cache,
+                                                      .queue_deadline = spec.queue_deadline,
+                                                      .salt = std::move(spec.salt),
+                                                      .media = std::move(spec.media)});
+  const int64_t blocks = blocks_for_tokens(sequence->max_computed_tokens());
+  if (blocks > pool_.num_blocks())
+    return Error{Errc::kInvalidArgument,
+                 strf("prompt of {} tokens and output of up to {} need {} blocks of the cache, which has {}",
+                      prompt_tokens, total_tokens - prompt_tokens, blocks, pool_.num_blocks())};
+  next_id_ += spec.num_choices;
+  sequence->order =
+      std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() +
+      std::clamp(spec.priority, -limits_.max_priority, limits_.max_priority) * limits_.priority_step.count();
+  if (limits_.prefix_caching)
+    cache_.extend_digests(content(*sequence), prompt_tokens / kBlockTokens, sequence->digests);
+  earliest_deadline_ = std::min(earliest_deadline_, sequence->queue_deadline);
+  wait(*sequence);
+  const SequenceId id = sequence->id;
+  sequences_.emplace(id, std::move(sequence));
+  return id;
+}
+
+bool Scheduler::finish(SequenceId id) {
+  const auto at = sequences_.find(id);
+  if (at == sequences_.end() || at->second->state == SequenceState::kFinished) return false;
+  Sequence& sequence = *at->second;
+  if (sequence.num_planned > 0)
+    sequence.state = SequenceState::kFinished;
+  else
+    remove(sequence);
+  return true;
+}
+
+void Scheduler::set_paused(SequenceId id, bool paused) {
+  const auto at = sequences_.find(id);
+  if (at == sequences_.end() || at->second->paused == paused) return;
+  Sequence& sequence = *at->second;
+  sequence.paused = paused;
+  if (sequence.state == SequenceState::kWaiting) {
+    waiting_[waiting_index(sequence)].blocked = paused || sequence.waits_for != 0;
+    return;
+  }
+  num_paused_ += paused ? 1 : -1;
+  release_followers(sequence, /*all=*/true);  // it may stay paused for long
+}
+
+void Scheduler::commit(std::span<const int32_t> sampled) {
+  SPARROW_CHECK_LT(0, num_planned_);
+  size_t next = 0;
+  for (const PlanSlice& slice : plan_.slices) {
+    Sequence& sequence = *slice.sequence;
+    SPARROW_CHECK_LE(next + slice.num_samples, sampled.size());
+    const std::span<const int32_t> ids = sampled.subspan(next, slice.num_samples);
+    next += slice.num_samples;
+    --sequence.num_planned;
+    if (sequence.state == SequenceState::kFinished) {
+      if (sequence.num_planned == 0) remove(sequence);
+      continue;
+    }
+    const int64_t computed = slice.first + slice.num_tokens;
+    sequence.num_computed = std::max(sequence.num_computed, computed);  // the step ahead may have run too
+    publish(sequence, computed);
+    if (ids.empty()) continue;
+    if (sequence.num_choices > 1) fork(sequence, ids.subspan(1));
+    sequence.ids.push_back(ids[0]);
+  }
+  SPARROW_CHECK_EQ(next, sampled.size());
+  std::swap(plan_, ahead_);
+  --num_planned_;
+  SPARROW_CHECK_EQ(pool_.num_in_use() + pool_.num_cached() + pool_.num_free(), pool_.num_blocks());
+}
+
+const Sequence* Scheduler::find(SequenceId id) const {
+  const auto at = sequences_.find(id);
+  return at == sequences_.end() ? nullptr : at->second.get();
+}
+
+WaitReason Scheduler::reason_of(const Sequence& waiting) const {
+  if (waiting.paused) return WaitReason::kPaused;
+  if (waiting.waits_for != 0) return WaitReason::kSharedPrefix;
+  if (num_choices_running_ + waiting.num_choices > limits_.max_sequences) return WaitReason::kSequences;
+  return waiting.blocks_missing > 0 ? WaitReason::kBlocks : WaitReason::kTurn;
+}
+
+std::optional<WaitingInfo> Scheduler::waiting_info(SequenceId id) const {
+  const Sequence* sequence = find(id);
+  if (sequence == nullptr || sequence->state != SequenceState::kWaiting) return std::nullopt;
+  const WaitReason reason = reason_of(*sequence);
+  return WaitingInfo{.queue_position = static_cast<int64_t>(waiting_index(*sequence)),
+                     .reason = reason,
+                     .blocks_missing = reason == WaitReason::kBlocks ? sequence->blocks_missing : 0};
+}
+
+SchedulerStats Scheduler::stats() const {
+  SchedulerStats stats = totals_;
+  stats.running = static_cast<int>(running_.size());
+  stats.waiting = static_cast<int>(waiting_.size());
+  for (const Waiting& waiting : waiting_)
+    ++stats.waiting_by_reason[static_cast<size_t>(reason_of(*waiting.sequence))];
+  stats.blocks_total = pool_.num_blocks();
+  stats.blocks_in_use = pool_.num_in_use();
+  stats.blocks_cached = pool_.num_cached();
+  stats.blocks_free = pool_.num_free();
+  return stats;
+}
+
+void Scheduler::publish(Sequence& sequence, int64_t num_computed) {
+  if (!limits_.prefix_caching) return;
+  const int64_t full = num_computed / kBlockTokens;
+  if (full == sequence.num_published) return;
+  cache_.extend_digests(content(sequence), full, sequence.digests);
+  for (int64_t& block = sequence.num_published; block < full; ++block) {
+    const BlockId own = sequence.blocks.blocks()[block];
+    const BlockId known =
+        cache_.publish(content(sequence), sequence.digests[block], block, sequence.blocks.blocks());
+    if (known != own) sequence.blocks.replace(block, known);
+  }
+  release_followers(sequence, /*all=*/false);
+}
+
+// Makes the other choices of a prompt, one for each id, over the same blocks.
+void Scheduler::fork(Sequence& sequence, std::span<const int32_t> ids) {
+  sequence.num_choices = 1;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    auto other = std::make_unique<Sequence>(Sequence{.ids = sequence.ids,
+                                                     .blocks = sequence.blocks.fork(sequence.num_computed),
+                                                     .num_computed = sequence.num_computed,
+                                                     .id = sequence.id + 1 + i,
+                                                     .owner = sequence.owner,
+                                                     .choice = static_cast<int>(i) + 1,
+                                                     .num_prompt_tokens = sequence.num_prompt_tokens,
+                                                     .num_cached_tokens = sequence.num_cached_tokens,
+                                                     .max_total_tokens = sequence.max_total_tokens,
+                                                     .state = SequenceState::kRunning,
+                                                     .paused = sequence.paused,
+                                                     .started = true,
+                                                     .read_prefix_cache = sequence.read_prefix_cache,
+                                                     .salt = sequence.salt,
+                                                     .media = sequence.media,
+                                                     .digests = sequence.digests,
+                                                     .num_published = sequence.num_published,
+                                                     .order = sequence.order});
+    other->ids.push_back(ids[i]);
+    running_.insert(running_.begin() + static_cast<int64_t>(running_index(*other)), other.get());
+    num_paused_ += other->paused;
+    sequences_.emplace(other->id, std::move(other));
+  }
+}
+
+void Scheduler::remove(Sequence& sequence) {
+  if (sequence.state == SequenceState::kWaiting) {
+    waiting_.erase(waiting_.begin() + static_cast<int64_t>(waiting_index(sequence)));
+  } else {
+    running_.erase(running_.begin() + static_cast<int64_t>(running_index(sequence)));
+    num_choices_running_ -= sequence.num_choices;
+    num_paused_ -= sequence.paused;
+  }
+  release_followers(sequence, /*all=*/true);
+  sequences_.erase(sequence.id);
+}
+
+void Scheduler::wait(Sequence& sequence) {
+  sequence.state = SequenceState::kWaiting;
+  waiting_.insert(
+      waiting_.begin() + static_cast<int64_t>(waiting_index(sequence)),
+      {.order = sequence.order, .id = sequence.id, .sequence = &sequence, .blocked = sequence.paused});
+}
+
+void Scheduler::run(Sequence& sequence) {
+  waiting_.erase(waiting_.begin() + static_cast<int64_t>(waiting_index(sequence)));
+  running_.insert(running_.begin() + static_cast<int64_t>(running_index(sequence)), &sequence);
+  sequence.state = SequenceState::kRunning;
+  sequence.started = true;
+  num_choices_running_ += sequence.num_choices;
+}
+
+// Lets those go on whose prefix `leader` has computed; all of them when it will not go on itself.
+void Scheduler::release_followers(Sequence& leader, bool all) {
+  if (!std::exchange(leader.has_followers, false)) return;
+  for (Waiting& waiting : waiting_) {
+    Sequence& follower = *waiting.sequence;
+    if (follower.waits_for != leader.id) continue;
+    if (!all && leader.num_published < follower.blocks_awaited) {
+      leader.has_followers = true;
+      continue;
+    }
+    follower.waits_for = 0;
+    waiting.blocked = follower.paused;
+  }
+}
+
+// Where a sequence is in its list, or belongs.
+size_t Scheduler::running_index(const Sequence& sequence) const {
+  return std::partition_point(running_.begin(), running_.end(),
+                              [&](const Sequence* other) {
+                                return goes_before(other->order, other->id, sequence.order, sequence.id);
+                              }) -
+         running_.begin();
+}
+
+size_t Scheduler::waiting_index(const Sequence& sequence) const {
+  return std::partition_point(waiting_.begin(), waiting_.end(),
+                              [&](const Waiting& other) {
+                                return goes_before(other.order, other.id, sequence.order, sequence.id);
+                              }) -
+         waiting_.begin();
+}
+
+PrefixContent Scheduler::content(const Sequence& sequence) const {
+  return {.salt = sequence.salt, .ids = sequence.ids, .media = sequence.media};
+}
+
+}  // namespace sparrow

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "support/engine/engine_model.h"
+
+#include <algorithm>
+#include <cmath>
+#include <random>
+#include <span>
+
+#include "engine/cpu/sampler.h"
+#include "support/golden.h"
+#include "support/variant.h"
+
+namespace sparrow::test {
+
+EngineModel::EngineModel(const std::string& golden, int top_k_blocks, Device device, const GpuOptions& gpu)
+    : device_(device),
+      gpu_(gpu),
+      checkpoint_(Checkpoint::open(golden_dir() / golden).value()),
+      config_(checkpoint_.config()) {
+  config_.top_k_blocks = top_k_blocks;
+}
+
+std::vector<int32_t> EngineModel::text(int number, int length) const {
+  std::mt19937_64 random(static_cast<uint64_t>(number) + 1);
+  std::vector<int32_t> ids(length);
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % static_cast<uint64_t>(config_.vocab_size));
+  return ids;
+}
+
+const EngineModel::Greedy& EngineModel::run_alone(const std::vector<int32_t>& prompt, int num_tokens) {
+  if (!runner_)
+    runner_ = ModelRunner::create(config_, weights(),
+                                  {.cache_tokens = kMaxTokens,
+                                   .device = device_,
+                                   .threads = test_threads(),
+                                   .isa = test_isa(),
+                                   .gpu = gpu_,
+                                   .max_context = kMaxTokens,
+                                   .max_batch_tokens = kMaxTokens,
+                                   .max_sequences = 1})
+                  .value();
+  Greedy& output = known_[prompt];
+  if (static_cast<int>(output.ids.size()) >= num_tokens) return output;
+  output = {};
+  Sequence sequence = runner_->new_sequence();
+  sequence.ids = prompt;
+  while (static_cast<int>(output.ids.size()) < num_tokens) {
+    const Tensor logits = runner_->prefill(sequence, kMaxTokens).value();
+    const std::span row(logits.as<float>(), static_cast<size_t>(logits.cols()));
+    const int32_t best = argmax(row).value();
+    float second = -INFINITY;
+    for (size_t id = 0; id < row.size(); ++id)
+      if (static_cast<int32_t>(id) != best) second = std::max(second, row[id]);
+    output.ids.push_back(best);
+    output.margins.push_back((row[best] - second) / std::fabs(row[best]));
+    sequence.ids.push_back(best);
+  }
+  return output;
+}
+
+std::vector<int32_t> EngineModel::greedy_alone(const std::vector<int32_t>& prompt, int num_tokens) {
+  const std::vector<int32_t>& ids = run_alone(prompt, num_tokens).ids;
+  return {ids.begin(), ids.begin() + num_tokens};
+}
+
+}  // namespace sparrow::test
