@@ -17,6 +17,7 @@ ServerFlags flags_for(const LoadOptions& options, const std::filesystem::path& m
           .model = model,
           .flags = std::move(flags),
           .cache_bytes = cache_mb << 20,
+          .one_heap = options.brief,
           .log = options.server_log};
 }
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "base/json_writer.h"
+#include "base/json/json_writer.h"
 
 namespace sparrow::load {
 

@@ -64,6 +64,7 @@ int free_port() {
     const rlimit limit{static_cast<rlim_t>(flags.max_files), static_cast<rlim_t>(flags.max_files)};
     ::setrlimit(RLIMIT_NOFILE, &limit);
   }
+  if (flags.one_heap) ::setenv("MALLOC_ARENA_MAX", "1", 1);
   ::execv(argv[0], argv.data());
   ::_exit(127);
 }
