@@ -17,8 +17,8 @@ struct ServerFlags {
   std::vector<std::string> flags;
   int64_t cache_bytes = int64_t{64} << 20;  // --kv-cache-memory
   int max_files = 0;                        // hard limit of open files; 0: ours
-  // One heap for all threads. Otherwise each thread that happens to allocate adds one, and a short run's memory
-  // says how threads were scheduled rather than what was kept.
+  // One heap for all threads. Otherwise each thread that happens to allocate adds one, and a short run's
+  // memory says how threads were scheduled rather than what was kept.
   bool one_heap = false;
   std::string log = "/dev/null";
 };

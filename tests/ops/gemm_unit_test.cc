@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The walks of GemmSimd over a unit in plain C++ that does what vdpbf16ps does. Their bits must not depend on
 // rows or strips, and this shows it on machines that lack the instruction.
-#include "ops/cpu/gemm_simd.h"
+#include "ops/cpu/gemm/gemm_simd.h"
 #include "ops/ops_cases.h"
 
 namespace sparrow::ops::cpu {

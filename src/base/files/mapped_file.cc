@@ -88,9 +88,8 @@ void MappedFile::will_need(std::span<const std::byte> part) const {
   if (part.empty()) return;
   // Advice takes whole pages; the mapping starts on one.
   const auto page = static_cast<uintptr_t>(::sysconf(_SC_PAGESIZE));
-  const uintptr_t begin = reinterpret_cast<uintptr_t>(part.data()) / page * page;
-  const uintptr_t end = reinterpret_cast<uintptr_t>(part.data()) + part.size();
-  ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_WILLNEED);
+  const uintptr_t into_page = reinterpret_cast<uintptr_t>(part.data()) % page;
+  ::madvise(const_cast<std::byte*>(part.data()) - into_page, part.size() + into_page, MADV_WILLNEED);
 }
 
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t limit_bytes) {

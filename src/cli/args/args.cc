@@ -240,7 +240,7 @@ CLI::App* add_debug_text(CLI::App& app, DebugTextOptions& o) {
 int usage_error(const std::string& message, const CLI::App& command) {
   std::string name;
   for (const CLI::App* app = &command; app != nullptr; app = app->get_parent())
-    name = app->get_name() + (name.empty() ? "" : " " + name);
+    name = name.empty() ? app->get_name() : strf("{} {}", app->get_name(), name);
   std::fputs(strf("sparrow: {} (see {} --help)\n", message, name).c_str(), stderr);
   return kExitUsage;
 }

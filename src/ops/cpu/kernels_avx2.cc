@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cpu/unit_f32.h"
+#include "ops/cpu/gemm/unit_f32.h"
 
 namespace sparrow::ops::cpu {
 

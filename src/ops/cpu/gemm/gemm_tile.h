@@ -8,45 +8,10 @@
 #include <cstring>
 #include <type_traits>
 
+#include "ops/cpu/gemm/lane_sums.h"
 #include "ops/cpu/kernels.h"
 
 namespace sparrow::ops::cpu {
-
-// The sums of several vectors' lanes at once. Lanes are added in pairs half a vector apart, then a quarter,
-// and so on to neighbours, whatever the vector's place among the others. static: see round_up in kernels.h.
-#ifdef __AVX2__
-
-// One step for two vectors (for two halves of each, from the second step on), side by side.
-static inline __m256 sum_halves(__m256 a, __m256 b) {
-  return _mm256_add_ps(_mm256_permute2f128_ps(a, b, 0x20), _mm256_permute2f128_ps(a, b, 0x31));
-}
-static inline __m256 sum_quarters(__m256 a, __m256 b) {
-  return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x44), _mm256_shuffle_ps(a, b, 0xee));
-}
-static inline __m256 sum_neighbours(__m256 a, __m256 b) {
-  return _mm256_add_ps(_mm256_shuffle_ps(a, b, 0x88), _mm256_shuffle_ps(a, b, 0xdd));
-}
-
-// to[i] = the sum of x[i], for four; added to what is there unless `first`.
-static inline void store_lane_sums(const __m256* x, float* to, bool first) {
-  const __m256 pairs = sum_quarters(sum_halves(x[0], x[2]), sum_halves(x[1], x[3]));
-  const __m256 sums = sum_neighbours(pairs, pairs);
-  const __m128 four = _mm_shuffle_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1), 0x44);
-  _mm_storeu_ps(to, first ? four : _mm_add_ps(_mm_loadu_ps(to), four));
-}
-#endif
-
-#ifdef __AVX512F__
-// The same for eight vectors of twice the lanes.
-static inline void store_lane_sums(const __m512* x, float* to, bool first) {
-  __m256 halves[8], y[4];
-  for (int i = 0; i < 8; ++i)
-    halves[i] = _mm256_add_ps(_mm512_castps512_ps256(x[i]), _mm512_extractf32x8_ps(x[i], 1));
-  for (int i = 0; i < 4; ++i) y[i] = sum_halves(halves[i], halves[i + 4]);
-  const __m256 sums = sum_neighbours(sum_quarters(y[0], y[1]), sum_quarters(y[2], y[3]));
-  _mm256_storeu_ps(to, first ? sums : _mm256_add_ps(_mm256_loadu_ps(to), sums));
-}
-#endif
 
 template <typename U>
 struct TileSimd {

@@ -2,8 +2,8 @@
 // The matrix product on vdpbf16ps: a lane takes two neighbours of k at a time, so both operands are used as
 // they are stored. Its arithmetic is that of AMX's tdpbf16ps: exact products, sums in f32 rounded to nearest,
 // subnormal numbers taken as zero and flushed to zero.
-#include "ops/cpu/dequantise_bf16.h"
-#include "ops/cpu/gemm_simd.h"
+#include "ops/cpu/gemm/dequantise_bf16.h"
+#include "ops/cpu/gemm/gemm_simd.h"
 
 namespace sparrow::ops::cpu {
 namespace {

@@ -9,66 +9,33 @@
 //
 //   stream   few rows: the weights go from memory straight into registers
 //   blocked  many rows: panels of weights are expanded once for each block of k and serve all rows from L1
-//
-// Packed activations are [16 rows][block of k][row][element], padded with zeros to whole chunks.
 #pragma once
 
 #include "base/math.h"
-#include "ops/cpu/gemm_tile.h"
+#include "ops/cpu/gemm/gemm_tile.h"
+#include "ops/cpu/gemm/packed_simd.h"
 
 namespace sparrow::ops::cpu {
 
 template <typename U>
 struct GemmSimd {
   using Tile = TileSimd<U>;
+  using Packed = PackedSimd<U>;
   using Element = typename U::Element;
   template <typename T>
   using Stored = typename Tile::template Stored<T>;
   static constexpr int64_t kChunk = Tile::kChunk, kLanes = Tile::kLanes;
   static constexpr int kVectors = U::kVectors, kOutputs = U::kOutputs, kRows = U::kRows;
-  // A row's block is 2 KiB and panels are 16 KiB together: they and the rows of a tile fit the L1 cache.
-  static constexpr int64_t kBlock = 2048 / static_cast<int64_t>(sizeof(Element));
+  // Panels are 16 KiB together: they and the rows of a tile fit the L1 cache.
+  static constexpr int64_t kBlock = Packed::kBlock;
   static constexpr int64_t kPanels = 8 / kOutputs;
   // Rows whose block stays in the L2 cache while the panels of a strip pass.
   static constexpr int64_t kCachedRows = 128;
 
-  static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+  static int64_t min(int64_t a, int64_t b) { return Packed::min(a, b); }
 
-  static int64_t packed_bytes(int64_t rows, int64_t columns) {
-    return round_up(rows, kRowGroup) * round_up(columns, kChunk) * static_cast<int64_t>(sizeof(Element));
-  }
   static int64_t workspace_bytes(int64_t) {
     return kPanels * kOutputs * kBlock * static_cast<int64_t>(sizeof(Element));
-  }
-
-  // One block of k of packed activations: where its rows lie.
-  struct Block {
-    int64_t first;         // element
-    int64_t group, width;  // elements from one group of rows, and from one row, to the next
-
-    static Block at(int64_t columns, int64_t k) {
-      const int64_t padded = round_up(columns, kChunk), start = k / kBlock * kBlock;
-      return {start * kRowGroup, kRowGroup * padded, min(kBlock, padded - start)};
-    }
-    int64_t row(int64_t r) const {
-      return first + static_cast<int64_t>(static_cast<uint64_t>(r) / kRowGroup) * group +
-             r % kRowGroup * width;
-    }
-  };
-
-  static void pack(const PackJob& job) {
-    const int64_t padded = round_up(job.columns, kChunk);
-    for (int64_t r = 0; r < job.count; ++r)
-      for (int64_t k = 0, n; k < padded; k += n) {
-        const int64_t column = job.first_column + k;
-        n = min(kBlock - column % kBlock, padded - k);
-        Element* to = static_cast<Element*>(job.packed) +
-                      Block::at(job.packed_columns, column).row(job.first_row + r) + column % kBlock;
-        const int64_t given = min(n, job.columns - k);
-        U::convert(static_cast<const char*>(job.rows[r]) + k * static_cast<int64_t>(size_of(job.type)),
-                   job.type, to, given);
-        for (int64_t i = given; i < n; ++i) to[i] = Element{};
-      }
   }
 
   // How many of the rows left go into the next tile: two and two rather than three and one.
@@ -79,7 +46,7 @@ struct GemmSimd {
   template <typename Body>
   static void for_each_tile(const StripJob& job, int64_t row, int64_t end, int64_t k, Body&& tile) {
     static_assert(kRows == 3);
-    const Block block = Block::at(job.weight.columns, k);
+    const typename Packed::Block block = Packed::Block::at(job.weight.columns, k);
     const Element* packed = static_cast<const Element*>(job.packed);
     for (int64_t n; row < end; row += n) {
       n = rows_of_tile(end - row);
@@ -175,7 +142,7 @@ struct GemmSimd {
     if constexpr (std::is_same_v<Element, float>) multiply_typed<float>(job);
   }
 
-  static constexpr GemmEngine kTable = {packed_bytes, workspace_bytes, pack, multiply};
+  static constexpr GemmEngine kTable = {Packed::packed_bytes, workspace_bytes, Packed::pack, multiply};
 };
 
 }  // namespace sparrow::ops::cpu

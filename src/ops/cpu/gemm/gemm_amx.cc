@@ -11,7 +11,7 @@
 
 #include "base/math.h"
 #include "msa/common/amx.h"
-#include "ops/cpu/dequantise_bf16.h"
+#include "ops/cpu/gemm/dequantise_bf16.h"
 #include "ops/cpu/kernels.h"
 
 namespace sparrow::ops::cpu {

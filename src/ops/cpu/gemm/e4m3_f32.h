@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The unit of gemm_simd.h that widens everything to f32, over a vector type V. Included only by *_avx2.cc and
-// *_avx512.cc.
+// e4m3 codes with their scales as floats. Included only by *_avx2.cc and *_avx512.cc.
 #pragma once
 
-#include "ops/cpu/gemm_simd.h"
-#include "ops/cpu/row_simd.h"
+#include <immintrin.h>
+
+#include <cstdint>
+#include <cstring>
+
+#include "msa/common/simd.h"
 
 namespace sparrow::ops::cpu {
 
@@ -117,39 +120,5 @@ struct E4m3<msa::Avx512> {
   }
 };
 #endif
-
-template <typename V>
-struct UnitF32 {
-  using Element = float;
-  using Operand = typename V::F;
-  using Sum = typename V::F;
-  static constexpr int kVectors = 32 / V::kLanes;
-  // As many sums as the registers hold beside the operands.
-  static constexpr int kOutputs = V::kLanes / 2, kRows = 3;
-  // Each tile of rows widens the weights again: beyond these, it is cheaper to do it once.
-  template <typename T>
-  static constexpr int64_t kStreamRows = sizeof(T) == 1 ? kRows : 2 * kRows;
-
-  static void convert(const void* from, DType type, float* to, int64_t n) {
-    RowSimd<V>::to_f32(from, type, to, n);
-  }
-  static Operand load(const float* p) { return V::load(p); }
-  static void store(float* p, Operand x) { V::store(p, x); }
-  static void chunk(const float* p, Operand* to) {
-    for (int v = 0; v < kVectors; ++v) to[v] = V::load(p + v * V::kLanes);
-  }
-  static void chunk(const uint16_t* p, Operand* to) {
-    for (int v = 0; v < kVectors; ++v) to[v] = V::load(p + v * V::kLanes);
-  }
-  static void chunk(const uint8_t* p, uint8_t scale, Operand* to) { E4m3<V>::chunk(p, scale, to); }
-  static Sum zero() { return V::zero(); }
-  // V::fma, with the sum kept in its register: left the choice of operand to overwrite, g++ moves and spills
-  // sums.
-  static Sum dot(Operand a, Operand b, Sum sum) {
-    asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
-    return sum;
-  }
-  static void finish(const Sum* sums, float* c, bool first) { store_lane_sums(sums, c, first); }
-};
 
 }  // namespace sparrow::ops::cpu
