@@ -11,10 +11,10 @@ class StepBudget {
   // Kernels work on groups of 16 rows: fewer cost the same.
   static constexpr int kLeastTokens = 16;
   // A few steps lie between a short question and its answer, and three seconds are as long as people wait.
-  static constexpr double kSharedSeconds = 0.25;
+  static constexpr double kSharedSeconds = 0.2;
   // Of a step that only serves one: who comes next waits for its end once. Longer chunks read weights less
   // often.
-  static constexpr double kAloneSeconds = 1.0;
+  static constexpr double kAloneSeconds = 0.75;
 
   explicit StepBudget(int max_tokens);
 
