@@ -22,13 +22,13 @@ std::string examples(std::initializer_list<const char*> lines) {
 }
 
 void add_threads(CLI::App* command, int& threads) {
-  command->add_option("--threads", threads, "CPU threads (default: all)")
+  command->add_option("--threads", threads, "CPU threads (default: all that may be used)")
       ->check(CLI::Range(1, 4096))
       ->type_name("N");
 }
 
 void add_cache_tokens(CLI::App* command, int64_t& tokens, const char* fallback) {
-  command->add_option("--cache-tokens", tokens, strf("Tokens that the cache holds (default: {})", fallback))
+  command->add_option("--cache-tokens", tokens, strf("Tokens the cache can hold (default: {})", fallback))
       ->check(CLI::Range(1, 1 << 30))
       ->type_name("N");
 }
@@ -36,18 +36,18 @@ void add_cache_tokens(CLI::App* command, int64_t& tokens, const char* fallback) 
 // Where a prompt comes from: one of three flags.
 void add_prompt(CLI::App* command, GenerateOptions& o) {
   CLI::Option_group* source = command->add_option_group("Prompt", "Exactly one of these");
-  source->add_option("--prompt-ids", o.prompt_ids, "Prompt: 1,2,3 or a file with a JSON array of ids")
+  source->add_option("--prompt-ids", o.prompt_ids, "Token ids: 1,2,3, or a file with a JSON array")
       ->type_name("IDS|FILE");
-  source->add_option("--prompt", o.prompt, "Prompt: text; the output is text then")->type_name("TEXT");
+  source->add_option("--prompt", o.prompt, "Text; the output is then text too")->type_name("TEXT");
   CLI::Option* prompts =
-      source->add_option("--prompts", o.prompts, "File with one prompt to a line, see below");
+      source->add_option("--prompts", o.prompts, "File with one prompt per line, see below");
   prompts->type_name("FILE");
   source->require_option(1);
   CLI::Option* out =
-      command->add_option("--out", o.out, "With --prompts: file for the answers, one to a line");
+      command->add_option("--out", o.out, "With --prompts: file for the answers, one per line");
   out->type_name("FILE")->needs(prompts);
   prompts->needs(out);
-  command->add_option("--concurrency", o.concurrency, "With --prompts: run this many together (default 16)")
+  command->add_option("--concurrency", o.concurrency, "With --prompts: how many to run at once (default 16)")
       ->check(CLI::Range(1, 4096))
       ->type_name("N")
       ->needs(prompts);
@@ -55,7 +55,7 @@ void add_prompt(CLI::App* command, GenerateOptions& o) {
 
 CLI::App* add_generate(CLI::App& app, GenerateOptions& o) {
   CLI::App* command = app.add_subcommand(
-      "generate", "Generate from a prompt and print it as it comes, or from a file of prompts");
+      "generate", "Generate from one prompt, printed as it comes, or from a file of prompts");
   command->add_option("--model", o.model, "Folder of the checkpoint")->required()->type_name("DIR");
   add_prompt(command, o);
   command->add_option("--max-tokens", o.max_tokens, "Stop after this many tokens (default 64)")
@@ -65,18 +65,20 @@ CLI::App* add_generate(CLI::App& app, GenerateOptions& o) {
       ->add_option("--temperature", o.temperature,
                    "0 is greedy (default: the model's generation_config.json, or 1)")
       ->type_name("T");
-  command->add_option("--top-p", o.top_p, "Sample from the smallest set with this probability, in (0, 1]")
+  command
+      ->add_option("--top-p", o.top_p,
+                   "Sample from the smallest set of ids with this total probability, in (0, 1]")
       ->type_name("P");
   command->add_option("--top-k", o.top_k, "Sample from the K most probable ids; 0 for all")->type_name("K");
-  command->add_option("--seed", o.seed, "Seed of the draws; same seed, same tokens (default 0)")
+  command->add_option("--seed", o.seed, "Seed for sampling: same seed, same tokens (default 0)")
       ->type_name("S");
-  command->add_flag("--ignore-eos", o.ignore_eos, "Go on after an end-of-sequence token");
+  command->add_flag("--ignore-eos", o.ignore_eos, "Continue after an end-of-sequence token");
   command
       ->add_option("--chunk", o.chunk,
-                   "Tokens run at once; changes speed and memory, never the result (default 512)")
+                   "Prompt tokens in one step; changes speed and memory, never the result (default 512)")
       ->check(CLI::Range(1, 1 << 20))
       ->type_name("N");
-  add_cache_tokens(command, o.cache_tokens, "what the prompt needs; with --prompts: by memory");
+  add_cache_tokens(command, o.cache_tokens, "what the prompt needs; with --prompts: as memory allows");
   add_threads(command, o.threads);
   add_load(command, o.load);
   command->footer(
@@ -85,15 +87,14 @@ CLI::App* add_generate(CLI::App& app, GenerateOptions& o) {
                 "sparrow generate --model /tmp/tiny --prompt 'Sparse attention' --top-p 0.95 --seed 7",
                 "sparrow generate --model /tmp/tiny --prompts in.jsonl --concurrency 16 --out out.jsonl"}) +
       "\nA line of --prompts: {\"id\": 1, \"prompt_ids\": [1, 2, 3], \"max_tokens\": 16}. Other fields: "
-      "prompt "
-      "(text),\n"
+      "prompt (text),\n"
       "min_tokens, temperature, top_p, top_k, min_p, repetition_penalty, presence_penalty, "
       "frequency_penalty,\n"
-      "logit_bias, allowed_token_ids, banned_token_ids, stop_token_ids, ignore_eos, seed, priority; the "
-      "flags "
-      "are\n"
-      "their defaults. A line of --out: id, output_ids, text, finish_reason, cached_tokens; or id, line, "
-      "error.\nThe exit code is 1 if any prompt failed.\n");
+      "logit_bias, allowed_token_ids, banned_token_ids, stop_token_ids, ignore_eos, seed, priority. The "
+      "flags give\n"
+      "the defaults. A line of --out: id, output_ids, text, finish_reason, cached_tokens; or id, line, "
+      "error.\n"
+      "Exit code 1: a prompt failed.\n");
   return command;
 }
 
@@ -103,25 +104,25 @@ CLI::App* add_bench_engine(CLI::App& app, BenchEngineOptions& o) {
   bench->footer(examples({"sparrow bench engine --model /tmp/small --num-prompts 16",
                           "sparrow bench step --preset m3 --tensor-parallel-size 8 --batch 1,8,64"}));
   CLI::App* command =
-      bench->add_subcommand("engine", "Many requests at once: tokens/s, latency, batch sizes");
+      bench->add_subcommand("engine", "Run many requests at once: tokens/s, latency, batch sizes");
   const auto number = [&](const char* flag, auto& value, int least, const char* help) {
     command->add_option(flag, value, help)->check(CLI::Range(least, 1 << 24))->type_name("N");
   };
   command->add_option("--model", o.model, "Folder of the checkpoint")->required()->type_name("DIR");
-  number("--num-prompts", o.num_prompts, 1, "Requests (default 64)");
-  number("--input-len", o.input_len, 1, "Tokens of each prompt (default 512)");
-  number("--output-len", o.output_len, 1, "Tokens of each output (default 64)");
-  number("--shared-prefix", o.shared_prefix, 0, "First tokens that all prompts share (default 0)");
+  number("--num-prompts", o.num_prompts, 1, "Number of requests (default 64)");
+  number("--input-len", o.input_len, 1, "Tokens in each prompt (default 512)");
+  number("--output-len", o.output_len, 1, "Tokens in each output (default 64)");
+  number("--shared-prefix", o.shared_prefix, 0, "Leading tokens that all prompts share (default 0)");
   command
       ->add_option("--arrival-rate", o.arrival_rate,
-                   "Requests a second, at random times (default: all at once)")
+                   "Requests per second, at random times (default: all at once)")
       ->check(CLI::Range(0.0, 1e9))
       ->type_name("R");
-  number("--concurrency", o.concurrency, 0, "Requests under way at most (default: all)");
-  command->add_option("--seed", o.seed, "Seed of prompts and arrivals (default 0)")->type_name("S");
-  number("--max-batch-tokens", o.max_batch_tokens, 1, "Tokens run in one step (default 512)");
-  number("--max-sequences", o.max_sequences, 1, "Sequences running at the same time (default 256)");
-  command->add_flag("!--no-prefix-caching", o.prefix_caching, "Run every prompt from its first token");
+  number("--concurrency", o.concurrency, 0, "Most requests under way at once (default: all)");
+  command->add_option("--seed", o.seed, "Seed for prompts and arrivals (default 0)")->type_name("S");
+  number("--max-batch-tokens", o.max_batch_tokens, 1, "Most tokens in one step (default 512)");
+  number("--max-sequences", o.max_sequences, 1, "Most sequences in one step (default 256)");
+  command->add_flag("!--no-prefix-caching", o.prefix_caching, "Compute every prompt from its first token");
   command->add_flag("--json", o.json, "One line of JSON instead of a table");
   add_cache_tokens(command, o.cache_tokens, "what the requests need");
   add_threads(command, o.threads);
@@ -137,7 +138,7 @@ CLI::App* add_trace(CLI::App& app, TraceOptions& o) {
   CLI::App* command = app.add_subcommand(
       "trace", "Run a prompt and write logits, hidden states and selected blocks to a file");
   command->add_option("--model", o.model, "Folder of the checkpoint")->required()->type_name("DIR");
-  command->add_option("--ids", o.ids, "Prompt: a file with a JSON array of token ids")
+  command->add_option("--ids", o.ids, "Prompt: file with a JSON array of token ids")
       ->required()
       ->type_name("FILE");
   command
@@ -146,14 +147,14 @@ CLI::App* add_trace(CLI::App& app, TraceOptions& o) {
           "Positions to record, such as 0,127,-1; negative ones count from the end (default: the last)")
       ->type_name("LIST");
   command->add_option("--out", o.out, "File to write (safetensors)")->required()->type_name("FILE");
-  command->add_option("--chunk", o.chunk, "Prompt tokens run at once (default: all)")
+  command->add_option("--chunk", o.chunk, "Prompt tokens in one step (default: all)")
       ->check(CLI::Range(1, 1 << 20))
       ->type_name("N");
   command->add_option("--decode", o.decode, "Greedy steps after the prompt (default 0)")
       ->check(CLI::Range(0, 1 << 24))
       ->type_name("N");
   command
-      ->add_option("--shuffle-blocks", o.shuffle_blocks, "Use cache blocks in an order shuffled by this seed")
+      ->add_option("--shuffle-blocks", o.shuffle_blocks, "Shuffle the order of cache blocks with this seed")
       ->type_name("S");
   command->add_flag("--round-frequencies", o.round_frequencies,
                     "Round the rotary frequencies to bf16, as transformers does after model.to(bfloat16)");
@@ -183,12 +184,12 @@ CLI::App* add_make_model(CLI::App& app, MakeModelOptions& o) {
       ->required()
       ->check(CLI::IsMember(names))
       ->type_name("NAME");
-  command->add_option("--out", o.out, "Folder to write; must not hold a model yet")
+  command->add_option("--out", o.out, "Folder to write; must not hold a model already")
       ->required()
       ->type_name("DIR");
-  command->add_option("--seed", o.seed, "Same preset, seed and type: same bytes (default 0)")->type_name("S");
-  command
-      ->add_option("--dtype", o.dtype, "bf16, f32, or mxfp8 (e4m3 with a scale for 32 inputs); default bf16")
+  command->add_option("--seed", o.seed, "Same preset, seed and type give the same bytes (default 0)")
+      ->type_name("S");
+  command->add_option("--dtype", o.dtype, "bf16 (default), f32, or mxfp8 (e4m3, one scale per 32 inputs)")
       ->check(CLI::IsMember({"bf16", "f32", "mxfp8"}))
       ->type_name("TYPE");
   command->footer(
@@ -201,11 +202,11 @@ CLI::App* add_make_model(CLI::App& app, MakeModelOptions& o) {
 CLI::App* add_tokenize(CLI::App& app, TokenizeOptions& o) {
   CLI::App* command = app.add_subcommand("tokenize", "Turn text into token ids, and back");
   command->add_option("--model", o.model, "Folder with tokenizer.json")->required()->type_name("DIR");
-  command->add_option("input", o.input, "Text, or ids with --decode (default: standard input)")
+  command->add_option("input", o.input, "Text, or with --decode ids (default: standard input)")
       ->type_name("TEXT");
   command->add_flag("--decode", o.decode, "Ids in, text out");
-  command->add_flag("--table", o.table, "One line for each token: position, id, bytes");
-  command->add_flag("--plain", o.plain, "Special tokens in the text are plain text");
+  command->add_flag("--table", o.table, "Print one line per token: position, id, bytes");
+  command->add_flag("--plain", o.plain, "Treat special tokens in the text as plain text");
   command->add_flag("--skip-special", o.skip_special, "With --decode: leave special tokens out");
   command->footer(examples({"sparrow tokenize --model /tmp/tiny 'Hello, world'",
                             "sparrow tokenize --model /tmp/tiny --table < prompt.txt",
@@ -230,10 +231,10 @@ CLI::App* add_debug_text(CLI::App& app, DebugTextOptions& o) {
           {R"(echo '{"op":"tokenize","text":"Hello"}' | sparrow debug text --model /tmp/tiny)",
            R"(echo '{"op":"parse_output","chunks":["<mm:think>a</mm:think>b"]}' | sparrow debug text --model /tmp/tiny)"}) +
       "\nOperations: render_chat, parse_tools, parse_reasoning, parse_output, tokenize, detokenize. One "
-      "answer for each\n"
-      "line, in order; a line that makes no sense is answered with {\"error\": ...}. render_chat with\n"
-      "\"return_spans\": true shows what of the prompt the template wrote, which alone becomes control\n"
-      "tokens, and with \"return_ids\": true the ids.\n");
+      "answer per line,\n"
+      "in order; a line that makes no sense gets {\"error\": ...}. render_chat with \"return_spans\": true\n"
+      "shows which parts of the prompt the template wrote: only those become control tokens. With\n"
+      "\"return_ids\": true it shows the ids.\n");
   return command;
 }
 
@@ -251,7 +252,7 @@ const CLI::App& chosen(const CLI::App& app) {
   return subcommands.empty() ? app : chosen(*subcommands.front());
 }
 
-// Names what CLI11 could not place and the nearest thing it could have been.
+// Names what CLI11 did not recognise, and the nearest thing that was perhaps meant.
 int unknown_argument(const CLI::App& app) {
   const CLI::App& command = chosen(app);
   std::vector<std::string> known;
@@ -262,7 +263,7 @@ int unknown_argument(const CLI::App& app) {
   };
   add_flags(command);
   for (const CLI::App* group : command.get_subcommands({}))
-    if (group->get_name().empty()) add_flags(*group);  // CLI11's way to say: an option group
+    if (group->get_name().empty()) add_flags(*group);  // how CLI11 marks an option group
   if (&command == &app)
     for (const CLI::App* sub : app.get_subcommands({})) known.push_back(sub->get_name());
   const std::vector<std::string> extras = app.remaining(true);
@@ -313,7 +314,7 @@ std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   } catch (const CLI::ExtrasError&) {
     return unknown_argument(app);
   } catch (const CLI::RequiredError& e) {
-    // A misspelt flag also leaves the right one missing: the misspelling is the better thing to say.
+    // A misspelt flag also leaves the right one missing: the misspelling is what to report.
     if (!app.remaining(true).empty()) return unknown_argument(app);
     return usage_error(e.what(), chosen(app));
   } catch (const CLI::ParseError& e) {

@@ -10,19 +10,18 @@ CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& o) {
   CLI::App* command = app.get_subcommand("bench")->add_subcommand(
       "step", "One step of one GPU, part by part: time, bytes, operations, floor");
   command->add_option("--model", o.model, "Folder of the checkpoint")->type_name("DIR");
-  command->add_option("--preset", o.preset, "Or the shapes of a preset with random weights, such as m3")
+  command->add_option("--preset", o.preset, "Or a preset, such as m3: its shapes with random weights")
       ->type_name("NAME");
   command
-      ->add_option(
-          "--tensor-parallel-size", o.tensor_parallel_size,
-          "Cut the model as for this many GPUs and run one part of it, which waits for nobody (default 1)")
+      ->add_option("--tensor-parallel-size", o.tensor_parallel_size,
+                   "Cut the model as for this many GPUs and run one rank of it alone (default 1)")
       ->check(CLI::Range(1, 64))
       ->type_name("N");
-  command->add_option("--rank", o.rank, "Which part (default 0)")->check(CLI::Range(0, 63))->type_name("R");
+  command->add_option("--rank", o.rank, "Which rank (default 0)")->check(CLI::Range(0, 63))->type_name("R");
   command->add_flag_callback(
-      "--no-comm", [] {}, "The parts are never summed here: accepted for clarity");
+      "--no-comm", [] {}, "Accepted for clarity: ranks never exchange anything here");
   command->add_option("--phase", o.phase, "decode (default) or prefill")->type_name("P");
-  command->add_option("--batch", o.batch, "Requests, several with commas (default 1,8,64)")
+  command->add_option("--batch", o.batch, "Requests in a step; several values with commas (default 1,8,64)")
       ->check(CLI::Range(1, 4096))
       ->delimiter(',')
       ->type_name("N,..");
@@ -30,15 +29,15 @@ CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& o) {
       ->check(CLI::Range(1, 1 << 24))
       ->delimiter(',')
       ->type_name("N,..");
-  command->add_option("--chunk", o.chunk, "Prefill: new tokens of each request (default 8192)")
+  command->add_option("--chunk", o.chunk, "Prefill: new tokens per request (default 8192)")
       ->check(CLI::Range(1, 65536))
       ->delimiter(',')
       ->type_name("N,..");
-  command->add_option("--repeats", o.repeats, "Steps timed for each case (default 20)")
+  command->add_option("--repeats", o.repeats, "Steps to time for each case (default 20)")
       ->check(CLI::Range(1, 10000))
       ->type_name("N");
-  command->add_flag("--json", o.json, "One line of JSON for each case instead of tables");
-  command->add_option("--svg", o.svg, "Write a picture of the last case's timeline")->type_name("FILE");
+  command->add_flag("--json", o.json, "Print one line of JSON per case instead of tables");
+  command->add_option("--svg", o.svg, "Draw the timeline of the last case into a file")->type_name("FILE");
   add_load(command, o.load);
   command->footer(
       "Examples:\n"

@@ -12,7 +12,7 @@ void add_load(CLI::App* command, LoadOptions& o) {
   add_overrides(command, o.hf_overrides);
   command
       ->add_option("--load-format", o.load_format,
-                   "auto (default): the checkpoint's weights; dummy: random ones of config.json's shapes")
+                   "auto (default): the checkpoint's weights; dummy: random ones in config.json's shapes")
       ->type_name("FORMAT")
       ->group(group);
   command
@@ -20,13 +20,12 @@ void add_load(CLI::App* command, LoadOptions& o) {
                    "auto (default: the model's type), bfloat16, fp8 or fp8_e4m3 (fp8 on a GPU only)")
       ->type_name("TYPE")
       ->group(group);
-  command->add_option("--device", o.device, "auto (default: a GPU where there is one), cpu or cuda")
+  command->add_option("--device", o.device, "auto (default: a GPU if there is one), cpu or cuda")
       ->type_name("DEVICE")
       ->group(group);
   command
-      ->add_option(
-          "--isa", o.isa,
-          "Instruction set on a CPU: auto (default: the best there is), avx2, avx512, avx512-bf16 or amx")
+      ->add_option("--isa", o.isa,
+                   "CPU kernels: auto (default: the best the machine has), avx2, avx512, avx512-bf16 or amx")
       ->type_name("SET")
       ->group(group);
   command
@@ -36,24 +35,22 @@ void add_load(CLI::App* command, LoadOptions& o) {
       ->type_name("U")
       ->group(group);
   command
-      ->add_flag(
-          "--batch-invariant", o.batch_invariant,
-          "Outputs that depend on their request alone, to the bit, whatever else runs (slower on a GPU)")
+      ->add_flag("--batch-invariant", o.batch_invariant,
+                 "The same output to the bit, whatever else runs (always so on a CPU; slower on a GPU)")
       ->group(group);
 }
 
 void add_overrides(CLI::App* command, std::string& overrides) {
   command
       ->add_option("--hf-overrides", overrides,
-                   "JSON to lay over config.json; the text model's fields go into \"text_config\"")
+                   "JSON that changes config.json; the text model's fields go into \"text_config\"")
       ->check([](const std::string& text) { return text.empty() ? "must be JSON, got nothing" : ""; })
       ->type_name("JSON")
       ->group("Model");
 }
 
 CLI::App* add_plan(CLI::App& app, PlanOptions& o) {
-  CLI::App* command =
-      app.add_subcommand("plan", "Show what a model needs of a machine's memory, and what fits");
+  CLI::App* command = app.add_subcommand("plan", "Show how much memory a model needs, and what fits");
   const auto number = [&](const char* flag, auto& value, const char* help) {
     command->add_option(flag, value, help)->check(CLI::Range(int64_t{1}, int64_t{1} << 30))->type_name("N");
   };
@@ -65,7 +62,7 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& o) {
       ->type_name("N");
   command->add_option("--gpu", o.gpu, "h100, h800, h20, h200 (default), b200, a size such as 96G, or cpu")
       ->type_name("KIND");
-  number("--max-model-len", o.max_model_len, "Tokens of a prompt and its answer (default: the model's)");
+  number("--max-model-len", o.max_model_len, "Most tokens of a prompt and its answer (default: the model's)");
   command
       ->add_option("--kv-cache-dtype", o.kv_cache_dtype,
                    "auto (default: the model's type), bfloat16, fp8 or fp8_e4m3")
@@ -75,13 +72,13 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& o) {
                    "Share of a GPU's memory that may be used (default 0.9)")
       ->check(CLI::Range(0.01, 1.0))
       ->type_name("U");
-  number("--max-num-seqs", o.max_num_seqs, "Sequences running at the same time (default 256)");
+  number("--max-num-seqs", o.max_num_seqs, "Most sequences in one step (default 256)");
   number("--max-num-batched-tokens", o.max_num_batched_tokens,
-         "Tokens run in one step (default 8192; cpu: 512)");
+         "Most tokens in one step (default 8192; cpu: 512)");
   command->add_option("--kv-cache-memory", o.kv_cache_memory, "Size of the cache (default: what is left)")
       ->type_name("SIZE");
   add_overrides(command, o.hf_overrides);
-  command->add_flag("--json", o.json, "One line of JSON instead of a table");
+  command->add_flag("--json", o.json, "Print one line of JSON instead of a table");
   command->footer(
       "Examples:\n"
       "  sparrow plan m3 --gpus 8 --max-model-len 131072\n"
@@ -92,22 +89,20 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& o) {
 }
 
 CLI::App* add_doctor(CLI::App& app, DoctorOptions& o) {
-  CLI::App* command =
-      app.add_subcommand("doctor", "Look for what is wrong with this machine, or with a model");
-  command->add_option("model,--model", o.model, "Folder of a checkpoint to look at as well")
-      ->type_name("MODEL");
-  command->add_option("--host", o.host, "Address that a server would listen at (default 127.0.0.1)")
+  CLI::App* command = app.add_subcommand("doctor", "Look for problems with this machine, or with a model");
+  command->add_option("model,--model", o.model, "Folder of a checkpoint to check too")->type_name("MODEL");
+  command->add_option("--host", o.host, "Address a server would listen on (default 127.0.0.1)")
       ->type_name("ADDR");
-  command->add_option("--port", o.port, "Port that it would listen at (default 8000)")
+  command->add_option("--port", o.port, "Port a server would listen on (default 8000)")
       ->check(CLI::Range(0, 65535))
       ->type_name("N");
   add_overrides(command, o.hf_overrides);
-  command->add_flag("--json", o.json, "One line of JSON instead of a list");
+  command->add_flag("--json", o.json, "Print one line of JSON instead of a list");
   command->footer(
       "Examples:\n"
       "  sparrow doctor\n"
       "  sparrow doctor /models/m3 --port 9000\n"
-      "\nReads headers, no weights. Exit code 1: something fails.\n");
+      "\nReads headers, no weights. Exit code 1: something failed.\n");
   return command;
 }
 

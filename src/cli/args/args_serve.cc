@@ -9,35 +9,37 @@ namespace {
 
 void add_network(CLI::App* command, ServeOptions& o) {
   const char* group = "Network";
-  command->add_option("--host", o.host, "Address to listen at (default 127.0.0.1)")
+  command->add_option("--host", o.host, "Address to listen on (default 127.0.0.1)")
       ->type_name("ADDR")
       ->group(group);
-  command->add_option("--port", o.port, "Port (default 8000; 0: any free one)")
+  command->add_option("--port", o.port, "Port to listen on (default 8000; 0: any free one)")
       ->check(CLI::Range(0, 65535))
       ->type_name("N")
       ->group(group);
-  command->add_option("--ssl-certfile", o.ssl_certfile, "Certificate (PEM): serve https")
+  command->add_option("--ssl-certfile", o.ssl_certfile, "Certificate (PEM); turns on https")
       ->type_name("FILE")
       ->group(group);
   command->add_option("--ssl-keyfile", o.ssl_keyfile, "Its private key (PEM)")
       ->type_name("FILE")
       ->group(group);
-  command->add_option("--allowed-origins", o.allowed_origins, "Web pages that may call (CORS); default: none")
+  command
+      ->add_option("--allowed-origins", o.allowed_origins,
+                   "Origins of web pages that may call this server (CORS; default: none)")
       ->type_name("ORIGIN...")
       ->group(group);
   command
       ->add_option("--allowed-hosts", o.allowed_hosts,
-                   "Names beside localhost that requests may call this server by (*: any)")
+                   "Names, beside localhost, that a Host field may have (*: any)")
       ->type_name("NAME...")
       ->group(group);
   command
       ->add_option("--drain-delay", o.drain_delay_seconds,
-                   "Seconds after SIGTERM in which /ready says no and requests are still\n"
-                   "taken (default 5; 0 on loopback; Ctrl-C does not wait)")
+                   "Seconds after SIGTERM while /ready says no but requests are still\n"
+                   "taken (default 5; on loopback 0; Ctrl-C does not wait)")
       ->check(CLI::Range(0, 86400))
       ->type_name("N")
       ->group(group);
-  command->add_option("--log-format", o.log_format, "How each request is logged: human (default) or json")
+  command->add_option("--log-format", o.log_format, "Format of the log: human (default) or json")
       ->check(CLI::IsMember({"human", "json"}))
       ->type_name("FORMAT")
       ->group(group);
@@ -45,32 +47,32 @@ void add_network(CLI::App* command, ServeOptions& o) {
 
 void add_keys(CLI::App* command, ServeOptions& o) {
   const char* group = "Keys";
-  command->add_option("--api-key", o.api_keys, "Key that clients must send; also from SPARROW_API_KEY")
+  command->add_option("--api-key", o.api_keys, "Keys that clients may use; also from SPARROW_API_KEY")
       ->type_name("KEY...")
       ->group(group);
   command
       ->add_option("--api-key-file", o.api_key_file,
-                   "One key a line, then name=, requests=, tokens=, priority=LO..HI for that key")
+                   "One key per line, then optionally name=, requests=, tokens=, priority=LO..HI")
       ->type_name("FILE")
       ->group(group);
   command
       ->add_flag("--allow-unauthenticated", o.allow_unauthenticated,
-                 "Listen off loopback without keys: anybody who can connect can use it")
+                 "Serve other machines without keys: anybody who can connect can use it")
       ->group(group);
   command
       ->add_option("--max-requests-per-key", o.max_requests_per_key,
-                   "Requests of one key at a time (default: no limit)")
+                   "Most requests of one key at a time (default: no limit)")
       ->check(CLI::NonNegativeNumber)
       ->type_name("N")
       ->group(group);
   command
       ->add_option("--allowed-priorities", o.allowed_priorities,
-                   "What requests may ask for as priority, smaller runs first (default 0..0: all are equal)")
+                   "Priorities that requests may ask for; smaller runs first (default 0..0: all are equal)")
       ->type_name("LO..HI")
       ->group(group);
   command
       ->add_option("--max-tokens-per-key", o.max_tokens_per_key,
-                   "Tokens of one key's requests at a time (default: no limit)")
+                   "Most tokens of one key's requests at a time (default: no limit)")
       ->check(CLI::NonNegativeNumber)
       ->type_name("N")
       ->group(group);
@@ -85,43 +87,44 @@ void add_engine(CLI::App* command, ServeOptions& o) {
         ->group(group);
   };
   command
-      ->add_option(
-          "--max-model-len", o.max_model_len,
-          "Tokens of a prompt and its answer; auto: what the model takes and the cache holds (default)")
+      ->add_option("--max-model-len", o.max_model_len,
+                   "Most tokens of a prompt and its answer; auto (default): what the model supports and the "
+                   "cache holds")
       ->transform(
           CLI::Validator([](std::string& text) { return text == "auto" ? (text = "0", "") : ""; }, ""))
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->type_name("N")
       ->group(group);
-  number("--max-num-seqs", o.max_num_seqs, 1, "Sequences running at the same time (default 256)");
+  number("--max-num-seqs", o.max_num_seqs, 1, "Most sequences in one step (default 256)");
   number("--max-num-batched-tokens", o.max_num_batched_tokens, 1,
-         "Tokens run in one step (default: 512, on a GPU 8192)");
-  number("--max-queued-requests", o.max_queued_requests, 1, "Waiting requests; more get 429 (default 1024)");
+         "Most tokens in one step (default 512; on a GPU 8192)");
+  number("--max-queued-requests", o.max_queued_requests, 1,
+         "Most waiting requests; more get 429 (default 1024)");
   number("--queue-timeout", o.queue_timeout_seconds, 0,
          "Seconds a request may wait to start (default: no limit)");
   command
       ->add_option("--max-answer-size", o.max_answer_size,
-                   "Echo and log-probabilities of one answer; larger ones get 400 (default 64M)")
+                   "Limit for echo and log-probabilities of one answer; more gets 400 (default 64M)")
       ->type_name("SIZE")
       ->group(group);
   command
       ->add_option("--max-answer-memory", o.max_answer_memory,
-                   "The same of all answers in the making; more get 429 (default 1G)")
+                   "The same for all answers together; more gets 429 (default 1G)")
       ->type_name("SIZE")
       ->group(group);
   command
       ->add_option("--kv-cache-memory,--kv-cache-memory-bytes", o.kv_cache_memory,
-                   "Size of the cache, such as 4G (default: by memory)")
+                   "Size of the cache, such as 4G (default: as memory allows)")
       ->type_name("SIZE")
       ->group(group);
   command
       ->add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_caching,
-                 "Keep prefixes for requests to come (default: on)")
+                 "Keep prefixes for later requests (default: on)")
       ->group(group);
-  command->add_option("--seed", o.seed, "Makes the draws of requests without a seed repeatable")
+  command->add_option("--seed", o.seed, "Seed for requests that bring none, so that they can be repeated")
       ->type_name("S")
       ->group(group);
-  command->add_option("--threads", o.threads, "CPU threads (default: all)")
+  command->add_option("--threads", o.threads, "CPU threads (default: all that may be used)")
       ->check(CLI::Range(1, 4096))
       ->type_name("N")
       ->group(group);
@@ -131,10 +134,10 @@ void add_text(CLI::App* command, ServeOptions& o) {
   const char* group = "Text";
   command
       ->add_option("--served-model-name", o.served_model_names,
-                   "Names that requests may use (default: MODEL)")
+                   "Names that requests may use for the model (default: MODEL)")
       ->type_name("NAME...")
       ->group(group);
-  command->add_option("--chat-template", o.chat_template, "Template instead of the model's")
+  command->add_option("--chat-template", o.chat_template, "Template to use instead of the model's")
       ->type_name("FILE")
       ->group(group);
   command->add_option("--tool-call-parser", o.tool_call_parser, "minimax_m3 (default) or none")
@@ -145,11 +148,11 @@ void add_text(CLI::App* command, ServeOptions& o) {
       ->group(group);
   command
       ->add_flag("--enable-auto-tool-choice", o.enable_auto_tool_choice,
-                 "Accepted for scripts that set it: always on")
+                 "Accepted for scripts that set it; always on")
       ->group(group);
   command
       ->add_flag("--language-model-only", o.language_model_only,
-                 "Accepted for scripts that set it: there are no images yet")
+                 "Accepted for scripts that set it; there are no images yet")
       ->group(group);
   command
       ->add_option("--generation-config", o.generation_config,
@@ -159,7 +162,7 @@ void add_text(CLI::App* command, ServeOptions& o) {
       ->group(group);
 }
 
-// They exist so that a script which sets them is told, and not surprised.
+// They exist so that a script that sets them gets a clear answer.
 void add_not_yet(CLI::App* command, ServeOptions& o) {
   const char* group = "";  // not shown
   command->add_option("--tensor-parallel-size,--tp", o.tensor_parallel_size)->group(group);
@@ -172,7 +175,7 @@ void add_not_yet(CLI::App* command, ServeOptions& o) {
 }  // namespace
 
 CLI::App* add_serve(CLI::App& app, ServeOptions& o) {
-  CLI::App* command = app.add_subcommand("serve", "Serve a model with the OpenAI API");
+  CLI::App* command = app.add_subcommand("serve", "Serve a model over the OpenAI API");
   command->add_option("model,--model", o.model, "Folder of the checkpoint")->required()->type_name("MODEL");
   add_network(command, o);
   add_keys(command, o);
@@ -197,27 +200,29 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& o) {
 
 CLI::App* add_chat(CLI::App& app, ChatOptions& o) {
   CLI::App* command = app.add_subcommand("chat", "Talk to a server in the terminal, or through a pipe");
-  command->add_option("--url", o.url, "Where the server is, http or https (default http://127.0.0.1:8000)")
+  command->add_option("--url", o.url, "The server, http or https (default http://127.0.0.1:8000)")
       ->type_name("URL");
   command->add_option("--api-key", o.api_key, "Key to send (default: SPARROW_API_KEY)")->type_name("KEY");
-  CLI::Option* cacert = command->add_option("--cacert", o.cacert,
-                                            "https: trust the certificates in FILE (PEM), not the system's");
+  CLI::Option* cacert = command->add_option(
+      "--cacert", o.cacert, "https: trust the certificates in FILE (PEM) instead of the system's");
   cacert->type_name("FILE");
   command->add_flag("--insecure", o.insecure, "https: do not check the certificate")->excludes(cacert);
   command->add_option("--model", o.model, "Model to ask for (default: the server's first)")
       ->type_name("NAME");
-  command->add_option("--system", o.system, "What the model is told before the conversation")
+  command->add_option("--system", o.system, "System message: what the model is told before the conversation")
       ->type_name("TEXT");
-  command->add_option("--tools", o.tools, "Tools that the model may call: a JSON list in OpenAI's format")
+  command->add_option("--tools", o.tools, "Tools the model may call: a JSON list in OpenAI's format")
       ->type_name("FILE");
   command->add_option("--temperature", o.temperature, "0 is greedy (default: the server's)")->type_name("T");
-  command->add_option("--max-tokens", o.max_tokens, "Longest answer (default: what the context leaves)")
+  command
+      ->add_option("--max-tokens", o.max_tokens,
+                   "Most tokens in an answer (default: what the context leaves)")
       ->check(CLI::Range(1, 1 << 24))
       ->type_name("N");
   command->add_option("--thinking", o.thinking, "enabled, disabled or adaptive (default: the model's)")
       ->check(CLI::IsMember({"enabled", "disabled", "adaptive"}))
       ->type_name("MODE");
-  command->add_flag("--one-turn", o.one_turn, "All of standard input is one question");
+  command->add_flag("--one-turn", o.one_turn, "Take all of standard input as one question");
   command->add_flag("--raw", o.raw, "Print control characters as the server sent them");
   command->footer(
       "Examples:\n"
@@ -225,12 +230,12 @@ CLI::App* add_chat(CLI::App& app, ChatOptions& o) {
       "  sparrow chat --url https://gpu-box:8000 --cacert box.pem --system 'Be terse.' --thinking disabled\n"
       "  echo 'What is sparse attention?' | sparrow chat --max-tokens 200\n"
       "  git diff | sparrow chat --one-turn --system 'Review this change.' > review.txt\n"
-      "\nIn the terminal /help lists commands and keys. What was typed is kept in\n"
+      "\nIn the terminal /help lists commands and keys. What you type is kept in\n"
       "~/.local/state/sparrow/chat_history.\n"
-      "\nFrom a pipe each line is a turn of one conversation, and a line that ends with \\ goes on with\n"
-      "the next; --one-turn takes all lines as one. Answers go to stdout, thinking and errors to stderr;\n"
-      "exit code 2: an answer failed. Control characters in answers are shown, such as \\x1b, so that no\n"
-      "server can command the terminal; --raw turns that off.\n");
+      "\nFrom a pipe each line is a turn of one conversation. A line that ends with \\ continues on the\n"
+      "next one; --one-turn takes all lines as one turn. Answers go to stdout, thinking and errors to\n"
+      "stderr. Exit code 2: an answer failed. Control characters in answers are shown as text, such as\n"
+      "\\x1b, so that no server can control the terminal; --raw turns that off.\n");
   return command;
 }
 
