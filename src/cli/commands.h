@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The subcommands: what each one takes, and the function that runs it. args.cc fills the structs from the
-// command line; every run_* returns an error or the process's work is done.
+// The subcommands: the options of each, and the function that runs it. args.cc fills the structs from the
+// command line; every run_* does the command's work or returns an error.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct GenerateOptions {
   // Exactly one of these.
   std::optional<std::string> prompt_ids;         // "1,2,3", or a file with a JSON array of ids
   std::optional<std::string> prompt;             // text
-  std::optional<std::filesystem::path> prompts;  // a file, one prompt to a line
+  std::optional<std::filesystem::path> prompts;  // a file, one prompt per line
   std::filesystem::path out;                     // with prompts
   int concurrency = 16;                          // with prompts
   int max_tokens = 64;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `sparrow bench step`: what it takes.
+// `sparrow bench step`: its options.
 #pragma once
 
 #include <cstdint>

@@ -62,7 +62,8 @@ void AnswerStream::take_line(std::string_view line) {
 void AnswerStream::take_event(std::string_view json) {
   const auto document = JsonDocument::parse(json, "event");
   if (!document.ok()) {
-    if (error_.empty()) error_ = strf("the server sent what is no JSON: {}", document.error().message);
+    if (error_.empty())
+      error_ = strf("the server sent something that is not JSON: {}", document.error().message);
     return;
   }
   const Json root = document->root();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `sparrow chat`: what it takes.
+// `sparrow chat`: its options.
 #pragma once
 
 #include <optional>

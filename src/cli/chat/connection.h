@@ -20,7 +20,7 @@ struct HttpUrl {
   std::string authority() const;
 };
 
-// Whom a client believes to be the server.
+// Whom a client accepts as the server.
 struct TlsTrust {
   std::string ca_file;    // PEM; instead of the system's certificates
   bool insecure = false;  // anybody

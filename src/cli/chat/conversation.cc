@@ -90,7 +90,7 @@ void Conversation::write(JsonWriter& json) const {
 Result<ToolsFile> read_tools_file(const std::filesystem::path& file) {
   std::error_code ignored;
   if (std::filesystem::is_directory(file, ignored))
-    return Error{Errc::kInvalidArgument, strf("{} is a folder and not a file with tools", file.string())};
+    return Error{Errc::kInvalidArgument, strf("{} is a folder, not a file with tools", file.string())};
   std::ifstream in(file, std::ios::binary);
   if (!in) return Error{Errc::kNotFound, strf("{} cannot be read: {}", file.string(), std::strerror(errno))};
   if (std::filesystem::file_size(file, ignored) > kMaxToolsBytes)

@@ -11,7 +11,7 @@ namespace sparrow::cli {
 // "http://host:8000/v1" or https.
 Result<HttpUrl> parse_http_url(std::string_view text);
 
-// A server, and how to come in.
+// A server, and how to reach it.
 struct HttpServerAddress {
   HttpUrl url;
   TlsTrust trust = {};

@@ -24,7 +24,7 @@ class Screen {
   // One line that says what went wrong.
   void error(std::string_view text);
 
-  // What was written could not be: the reader of our output has gone.
+  // Writing failed: the reader of our output has gone.
   bool is_closed() const;
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Session: questions and commands in, answers out, until the user's side ends. An error ends it only where
+// Session: questions and commands in, answers out, until the user's side ends. An error ends it only if
 // nobody is there to read it and go on.
 #pragma once
 
@@ -33,7 +33,7 @@ class Session {
   Status run();
 
  private:
-  // A turn: a command, or a question and all the answers until the model calls no more tools.
+  // A turn: a command, or a question and all answers until the model calls no more tools.
   Status take_turn(const std::string& text);
   Status talk();
   Status receive_answer();
@@ -54,7 +54,7 @@ class Session {
   bool over_ = false;
 };
 
-// "/save chat.json" -> "/save", "chat.json"; an empty name where a line is no command.
+// "/save chat.json" -> "/save", "chat.json"; an empty name if a line is not a command.
 struct CommandLine {
   std::string_view name, argument;
 };

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `sparrow doctor`: what this machine, this build and a model are good for, each finding with what to do
-// next.
+// `sparrow doctor`: what is wrong with this machine, this build or a model, and what to do about it.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +30,7 @@ struct Finding {
 
 std::vector<Finding> examine(const DoctorOptions& options);
 
-// The code to exit with: 1 where something fails.
+// The exit code: 1 if something fails.
 Result<int> run_doctor(const DoctorOptions& options);
 
 // The parts of it.

@@ -105,7 +105,7 @@ std::vector<Finding> examine_gpus(const std::filesystem::path& root) {
   for (size_t i = 0; i < driver->gpus.size(); ++i) findings.push_back(examine_gpu(i, driver->gpus[i]));
   if (!built_with_cuda()) {
     findings.front().level = Level::kWarn;
-    findings.front().next = "build where nvcc is, to use the GPU";
+    findings.front().next = "build on a machine with nvcc to use the GPU";
   }
   return findings;
 }

@@ -94,7 +94,7 @@ Finding examine_cores(const std::filesystem::path& root) {
   Finding finding{Level::kOk, "cores", text};
   if (limits.quota > 0 && limits.quota < 1) {
     finding.level = Level::kWarn;
-    finding.next = "raise the quota (cpu.max, docker --cpus): even one thread is stopped in turn";
+    finding.next = "raise the quota (cpu.max, docker --cpus): even one thread is paused again and again";
   }
   return finding;
 }
@@ -109,7 +109,7 @@ Finding examine_memory(const std::filesystem::path& root) {
     if (limit && *limit < total)
       return {Level::kWarn, "memory",
               strf("{}, but the control group allows {}", byte_string(total), byte_string(*limit)),
-              strf("--kv-cache-memory {}M: the cache is sized by the machine's memory otherwise",
+              strf("--kv-cache-memory {}M: otherwise the machine's whole memory sets the cache's size",
                    *limit / 4 / (1 << 20))};
   }
   Finding finding{Level::kOk, "memory", strf("{}, {} available", byte_string(total), byte_string(available))};
@@ -126,7 +126,7 @@ Finding examine_huge_pages(const std::filesystem::path& root) {
   const size_t open = modes.find('['), close = modes.find(']');
   if (open == std::string::npos || close == std::string::npos)
     return {Level::kWarn, "huge pages", "this kernel has none",
-            "the cache works with small pages, a little slower"};
+            "the cache works with small pages, but a little slower"};
   const std::string mode = modes.substr(open + 1, close - open - 1);
   if (mode != "never") return {Level::kOk, "huge pages", mode};
   return {Level::kWarn, "huge pages", mode, strf("echo madvise | sudo tee /{}", path)};
@@ -139,7 +139,7 @@ Finding examine_open_files() {
                   limit.rlim_cur == RLIM_INFINITY ? "no limit" : strf("{}", limit.rlim_cur)};
   if (limit.rlim_cur < kFewFiles) {
     finding.level = Level::kWarn;
-    finding.next = strf("ulimit -n {}: each connection is one", std::min<rlim_t>(limit.rlim_max, 65536));
+    finding.next = strf("ulimit -n {}: each connection takes one", std::min<rlim_t>(limit.rlim_max, 65536));
   }
   return finding;
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `sparrow plan`: what it takes.
+// `sparrow plan`: its options.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct PlanOptions {
   bool json = false;
 };
 
-// The code to exit with: 1 where the model does not fit.
+// The exit code: 1 if the model does not fit.
 Result<int> run_plan(const PlanOptions& options);
 
 }  // namespace sparrow::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text layer by lines of JSON: what `sparrow debug text` does, for any two streams.
+// `sparrow debug text` on any two streams: the text layer, asked by lines of JSON.
 #pragma once
 
 #include <iosfwd>
@@ -9,8 +9,8 @@
 
 namespace sparrow::cli {
 
-// One answer for each line of `in`, in order, written at once. A line that makes no sense is answered with
-// {"error": ...}; only a missing folder or a stream that breaks is an error here.
+// One answer for each line of `in`, in order, written at once. A line that makes no sense gets {"error":
+// ...}; only a missing folder or a broken stream is an error here.
 Status answer_text_lines(const DebugTextOptions& options, std::istream& in, std::ostream& out);
 
 }  // namespace sparrow::cli

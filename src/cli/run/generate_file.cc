@@ -37,7 +37,7 @@ class FileJob {
     bar.update(num_written_, std::max<uint64_t>(num_lines_, 1));
     bar.finish();
     if (num_errors_ == 0) return 0;
-    std::fputs(strf("{} of {} prompts failed: their lines of {} say why\n", num_errors_, num_written_,
+    std::fputs(strf("{} of {} prompts failed: their lines in {} say why\n", num_errors_, num_written_,
                     options_.out.string())
                    .c_str(),
                stderr);

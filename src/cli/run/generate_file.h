@@ -9,7 +9,7 @@
 
 namespace sparrow::cli {
 
-// Whether options.prompts can be read and options.out be written: asked before minutes of loading.
+// Whether options.prompts can be read and options.out written: checked before minutes of loading.
 Status check_files(const GenerateOptions& options);
 
 // Answers every line of options.prompts, in order, in options.out; at most options.concurrency run at a time.

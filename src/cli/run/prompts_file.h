@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts and results of `sparrow generate --prompts`: one JSON object to a line.
+// Prompts and results of `sparrow generate --prompts`: one JSON object per line.
 #pragma once
 
 #include <cstdint>

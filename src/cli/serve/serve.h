@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// `sparrow serve`: what it takes. The flags are those that people know from vLLM.
+// `sparrow serve`: its options. The flags are vLLM's where vLLM has them.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct ServeOptions {
   std::vector<std::string> allowed_hosts;  // beside loopback's and the bound one
   std::optional<int> drain_delay_seconds;  // default: 5 off loopback, else 0
 
-  int64_t max_model_len = 0;  // 0, "auto": what the model was made for and the cache can hold
+  int64_t max_model_len = 0;  // 0, "auto": what the model supports and the cache holds
   int max_num_seqs = 256;
   int max_num_batched_tokens = 0;  // 0: what suits the device
   int max_queued_requests = 1024;

@@ -98,7 +98,8 @@ Result<std::unique_ptr<ApiKeys>> read_keys(const ServeOptions& o) {
   if (keys->empty() && !is_loopback(o.host) && !o.allow_unauthenticated)
     return Error{
         Errc::kInvalidArgument,
-        strf("--host {} is reachable by others: give --api-key, or --allow-unauthenticated", o.host)};
+        strf("--host {} can be reached from other machines: give --api-key, or --allow-unauthenticated",
+             o.host)};
   return keys;
 }
 
@@ -112,7 +113,7 @@ Result<std::optional<ChatTemplate>> read_template(const ServeOptions& o) {
   auto loaded = ChatTemplate::load(o.model);
   if (loaded.ok()) return std::optional(std::move(loaded).value());
   if (loaded.error().code != Errc::kNotFound) return loaded.error();
-  std::fputs("sparrow: the model has no chat template: /v1/chat/completions will refuse\n", stderr);
+  std::fputs("sparrow: the model has no chat template: /v1/chat/completions will refuse requests\n", stderr);
   return std::optional<ChatTemplate>();
 }
 

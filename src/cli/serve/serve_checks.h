@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What `sparrow serve` is told, read and checked: all of it before weights are loaded, which takes minutes.
+// Reads and checks everything that `sparrow serve` is told, before weights are loaded, which takes minutes.
 #pragma once
 
 #include <memory>
@@ -19,13 +19,13 @@ namespace sparrow::cli {
 // Flags that make no sense, or ask for something that is not there.
 Status check_flags(const ServeOptions& options);
 
-// The model's configuration. Error: it is no use for a server, or not with these flags.
+// The model's configuration. Error: it cannot be served, or not with these flags.
 Result<ModelConfig> read_config(const ServeOptions& options);
 
 // From flags, file and environment; also when they are read again.
 Result<std::unique_ptr<ApiKeys>> read_keys(const ServeOptions& options);
 
-// nullopt: the model has none, and no chats.
+// nullopt: the model has none, so there are no chats.
 Result<std::optional<ChatTemplate>> read_template(const ServeOptions& options);
 
 Result<EngineOptions> engine_options(const ServeOptions& options, const ModelConfig& config);
@@ -35,8 +35,8 @@ Status check_context(const ServeOptions& options, const ModelConfig& config, int
 
 bool is_loopback(const std::string& host);
 
-// Names that a Host field must have; empty: any. Where keys or distance do not protect the server, a web page
-// must not reach it by a name of its own.
+// Names that a Host field may have; empty: any. A server on loopback without keys must not be reached by a
+// web page that points a name of its own at it.
 std::vector<std::string> allowed_hosts(const ServeOptions& options, bool has_keys);
 
 }  // namespace sparrow::cli

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Signals: what the system and the terminal tell a server, taken by a thread of its own.
+// Signals: what the system and the terminal tell a server, received by a thread of its own.
 #pragma once
 
 #include <signal.h>
@@ -22,7 +22,7 @@ class Signals {
   Signals& operator=(const Signals&) = delete;
 
   // Waits for SIGINT or SIGTERM and gives it. Another one after that ends the program at once. Until then
-  // `on_hangup` is called for every SIGHUP, also for one that came before; not after this has returned.
+  // `on_hangup` is called for every SIGHUP, also for one that came earlier, but not after this has returned.
   int wait(std::function<void()> on_hangup);
 
  private:

@@ -90,7 +90,7 @@ Status History::load(const std::filesystem::path& file) {
     return file_error(file, failed.message());
   const OwnFile opened(file, O_RDWR);
   if (!opened.is_open()) return file_error(file, std::strerror(errno));
-  if (!opened.is_regular()) return file_error(file, "no regular file");
+  if (!opened.is_regular()) return file_error(file, "not a regular file");
   if (opened.size() > kMaxFileBytes) return file_error(file, "larger than 16 MiB");
   const std::string text = opened.read();
   size_t num_lines = 0;

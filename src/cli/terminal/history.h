@@ -19,7 +19,7 @@ class History {
   // In memory only, until load().
   History() = default;
 
-  // Reads the file and keeps it up from now on. It need not exist; its folders are made.
+  // Reads the file and keeps it up to date from now on. It need not exist; its folders are created.
   Status load(const std::filesystem::path& file);
 
   // Newest last. Neither empty nor what was there just before.

@@ -20,7 +20,7 @@ struct UserInput {
   std::string text = {};
 };
 
-// A line that ends with a backslash goes on with the next one. Takes the backslash away where it does.
+// A line that ends with a backslash continues on the next one. Removes the backslash where it does.
 bool take_continuation(std::string& line);
 
 class LineReader {

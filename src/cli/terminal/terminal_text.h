@@ -12,7 +12,7 @@
 namespace sparrow::cli {
 
 // Controls (C0, DEL, C1), direction overrides and characters that nobody can see. Joiners and the variation
-// selectors of emoji are none: scripts and emoji need them, and they do nothing by themselves. The caller
+// selectors of emoji do not count: scripts and emoji need them, and they do nothing by themselves. The caller
 // decides about tab and newline.
 bool is_hidden_character(uint32_t code_point);
 // How such a character is shown: \x1b, \u202e, \U000e0041.
@@ -26,7 +26,7 @@ class TerminalText {
   explicit TerminalText(bool highlight) : highlight_(highlight) {}
 
   std::string push(std::string_view bytes);
-  // What still waited for its end. As new afterwards.
+  // What was still waiting for its end. As new afterwards.
   std::string finish();
 
  private:
@@ -34,7 +34,7 @@ class TerminalText {
   void add_hidden(std::string& out, uint32_t code_point) const;
 
   bool highlight_;
-  bool return_waits_ = false;  // a carriage return came: it is harmless before a newline only
+  bool return_waits_ = false;  // a carriage return came: it is harmless only before a newline
   Utf8Stream utf8_;
 };
 
