@@ -18,13 +18,13 @@ enum class LogFormat { kHuman, kJson };
 std::string access_line(const AccessRecord& record, LogFormat format,
                         std::chrono::system_clock::time_point now);
 
-// Written by a thread of its own: whoever reads the log may stop reading, and must not stop the server. What
-// does not fit then is lost, and a line says how much.
+// Written by a thread of its own: if nobody reads the log any more, the server must not stop. What does not
+// fit then is lost, and a line says how much.
 class AccessLog {
  public:
   // The descriptor must stay open as long as the process, or until its reader is gone.
   AccessLog(int fd, LogFormat format);
-  ~AccessLog();  // when all is written, or nobody reads it for a second
+  ~AccessLog();  // returns when all is written, or nobody has read for a second
   AccessLog(const AccessLog&) = delete;
   AccessLog& operator=(const AccessLog&) = delete;
 
@@ -37,7 +37,7 @@ class AccessLog {
   static void run(Queue& queue, int fd, LogFormat format);
 
   const LogFormat format_;
-  const std::shared_ptr<Queue> queue_;  // the thread may be stuck when this goes
+  const std::shared_ptr<Queue> queue_;  // outlives this if the thread is stuck
   std::thread thread_;
 };
 

@@ -20,7 +20,7 @@
 
 namespace sparrow {
 
-// What a request's `priority` may be; what lies outside counts as the nearest. By default nobody has a say.
+// What a request's `priority` may be; a value outside is clamped. By default every request has the same.
 struct PriorityRange {
   int low = 0, high = 0;  // smaller runs first
 
@@ -53,7 +53,7 @@ struct ApiKey {
 // A request's share of its key's limits, given back on destruction.
 class KeyTicket {
  public:
-  // A place for one request; nullopt: the key has as many as it may.
+  // A place for one request; nullopt: the key is at its limit.
   static std::optional<KeyTicket> take(std::shared_ptr<const ApiKey> key);
 
   KeyTicket() = default;
@@ -83,14 +83,14 @@ class ApiKeys {
   // Keys separated by commas or white space, as an environment variable or a flag holds them. `source` names
   // the place in messages.
   Status add_list(std::string_view keys, std::string_view source, KeyLimits limits = {});
-  // One key a line, then optionally name=..., requests=..., tokens=..., priority=LO..HI for that key; #
+  // One key per line, then optionally name=..., requests=..., tokens=..., priority=LO..HI for that key; #
   // starts a comment.
   Status add_file(const std::string& path, KeyLimits limits = {});
 
   // Of everybody, where there are no keys.
   void set_anonymous_limits(const KeyLimits& limits);
 
-  // Takes the keys of `fresh` instead of these. What a key that stays holds goes on counting.
+  // Replaces these keys with those of `fresh`. What a key that stays holds still counts.
   void replace_with(ApiKeys& fresh);
 
   bool empty() const { return size() == 0; }

@@ -33,7 +33,7 @@ class ByteBudget {
     int64_t bytes_ = 0;
   };
 
-  // nullopt: there is no room for it now. Who comes first gets its share, however large.
+  // nullopt: there is no room for it now. If nothing is taken, any share is granted, however large.
   std::optional<Share> take(int64_t bytes) {
     const int64_t before = used_.fetch_add(bytes, std::memory_order_relaxed);
     Share share(*this, bytes);

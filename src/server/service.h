@@ -26,16 +26,17 @@
 namespace sparrow {
 
 struct ServiceOptions {
-  std::optional<uint64_t> seed;  // draws of requests without a seed repeat with it; nullopt: they do not
+  std::optional<uint64_t> seed;  // makes requests without a seed repeatable; nullopt: they are not
   std::optional<std::chrono::milliseconds> queue_timeout;
   int max_queued_requests = 1024;  // that wait to be prepared or to run: more are refused
-  // A comment now and then keeps proxies from closing a stream whose prompt takes long.
+  // How often a comment goes out while nothing else does, so that proxies do not close a stream during a long
+  // prompt.
   std::chrono::milliseconds keep_alive{10'000};
-  // That all answers in the making may take, by Prepared::answer_bytes.
+  // What all answers under way may take together, by Prepared::answer_bytes.
   int64_t answer_memory = int64_t{1} << 30;
   std::string version;
-  // Names that a request's Host must have, with any port; empty: all. Web pages can give a name of theirs the
-  // address of a machine that only the browser reaches, but not choose another Host.
+  // Names that a request's Host may have, with any port; empty: all. A web page can point a name of its own
+  // at a machine that only the browser reaches, but it cannot choose another Host.
   std::vector<std::string> allowed_hosts;
 };
 
@@ -81,7 +82,7 @@ class Service {
   const int64_t created_;
   std::atomic<uint64_t> num_seeds_{0};
   net::thread_pool answer_work_{1};  // writes large answers
-  WorkQueue work_;                   // reads bodies and makes ids of text
+  WorkQueue work_;                   // reads bodies and tokenises text
 };
 
 }  // namespace sparrow

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the service counts, under the names that vLLM uses, so that dashboards, autoscalers and gateways made
-// for it work; our own come under "sparrow:".
+// What the service counts, under vLLM's names, so that dashboards, autoscalers and gateways made for vLLM
+// work; our own begin with "sparrow:".
 #pragma once
 
 #include <string>

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // WorkQueue: what is done for requests before the engine sees them, on a few threads of its own. Keys share
-// the threads by bytes, however much each of them asks for. Of one key's work the short goes first, but
-// nothing is overtaken by more than its own size. And one thread never takes long work, so that the short
-// finds one.
+// the threads by bytes, however much each of them asks for. Within a key short work goes first, but nothing
+// is overtaken by more than its own size. One thread never takes long work, so that short work finds one.
 #pragma once
 
 #include <atomic>
@@ -65,7 +64,7 @@ class WorkQueue {
   WorkQueue(const WorkQueue&) = delete;
   WorkQueue& operator=(const WorkQueue&) = delete;
 
-  // Any thread. `work` must not throw. `bytes` is what it is about to chew.
+  // Any thread. `work` must not throw. `bytes` is how much it has to read.
   uint64_t post(const std::string& key, size_t bytes, std::function<void()> work);
   // Nobody wants it any more. False: it has begun, or is done.
   bool remove(uint64_t id);
@@ -84,7 +83,8 @@ class WorkQueue {
   std::vector<std::thread> threads_;
 };
 
-// What work on another thread gives. An exception (out of memory, most likely) comes back to whoever waits.
+// The result of work on another thread. An exception (out of memory, most likely) comes back to whoever
+// waits.
 template <typename Work>
 class Outcome {
  public:

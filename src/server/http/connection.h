@@ -25,7 +25,7 @@ class WakeState : public std::enable_shared_from_this<WakeState> {
  public:
   WakeState(net::io_context& io, Connection& connection) : io_(&io), connection_(&connection) {}
   void wake();    // any thread
-  bool take();    // was it woken since the last call?
+  bool take();    // whether it was woken since the last call
   void detach();  // the exchange is over; on the connection's thread
 
  private:
@@ -44,7 +44,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   ~Connection();
 
   net::awaitable<void> run();
-  // Ends the connection as soon as it is its turn.
+  // Ends the connection at its next turn.
   void abort();
   void evict();  // an idle one makes room for another
   void resume() { timer_.cancel(); }

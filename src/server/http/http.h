@@ -63,7 +63,7 @@ class Exchange {
   // peer closes its side. Bytes that the peer pipelines meanwhile are kept, up to the limit.
   net::awaitable<WaitResult> wait(Clock::time_point deadline = Clock::time_point::max());
   net::awaitable<WaitResult> wait_for(Clock::duration duration) { return wait(Clock::now() + duration); }
-  // The same for nothing but wake(): whoever is about to call it may hold what belongs to the handler.
+  // The same, but only for wake(): whoever is about to call it may hold what belongs to the handler.
   net::awaitable<void> wait_for_wake();
   Waker waker() const;
   // Lets the other connections of this thread have their turn: between two pieces of work that take long
@@ -105,13 +105,13 @@ struct AccessRecord {
 
 struct HttpServerOptions {
   std::string host = "127.0.0.1";  // an IPv4 or IPv6 address, or a name: all of its addresses
-  int port = 8000;                 // 0: any free one, told by port()
+  int port = 8000;                 // 0: any free one; port() says which
   int num_threads = 1;
   std::string tls_cert_file, tls_key_file;   // PEM; both or neither
   std::vector<std::string> allowed_origins;  // CORS: none when empty; "*" allows all
   HttpLimits limits;
 
-  // Called when the head is read and nothing of the body: a response refuses the request there and then. For
+  // Called when the head has been read, but nothing of the body: a response refuses the request at once. For
   // keys, unknown paths and smaller body limits.
   std::function<std::optional<HttpResponse>(const HttpRequest&)> check_head;
   // Called on the io thread after each exchange, also after those that were refused.
@@ -128,14 +128,13 @@ class HttpServer {
   std::string url() const;  // "http://127.0.0.1:8000"
   int num_connections() const;
 
-  // Exchange::draining() is true from now on, and answers close their connection. New ones are still taken:
-  // until balancers have seen it, they go on sending.
+  // Exchange::draining() is true from now on, and answers close their connection. New connections are still
+  // taken: load balancers keep sending until they have noticed.
   void announce_drain();
   // Stops accepting, closes idle connections and waits until the busy ones have finished. False: some had not
   // at the deadline. Callable from any thread but those of the server.
   bool drain(std::chrono::steady_clock::time_point deadline);
-  // Reads certificate and key again, for connections to come. Error: they are of no use, and the old ones
-  // stay.
+  // Reads certificate and key again, for new connections. Error: they cannot be used, and the old ones stay.
   Status reload_tls();
   // Closes everything; handlers see their peers gone. Returns when all of them have returned.
   void stop();

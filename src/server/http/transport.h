@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How bytes of a connection move: plain or TLS, over a socket that never blocks. Sessions see this only.
+// How bytes of a connection move: plain or TLS, over a socket that never blocks. Connections see nothing
+// else.
 #pragma once
 
 #include <cstddef>

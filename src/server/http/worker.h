@@ -31,8 +31,8 @@ struct HttpServices {
   void set_tls(std::shared_ptr<const TlsContext> tls);
 
   std::atomic<size_t> body_bytes{0};  // of all requests at hand
-  // The server wants to end: connections have their last request; there are no new requests; no new
-  // connections. Each comes with the ones before.
+  // The server wants to end. In this order: connections have their last request; no new requests; no new
+  // connections. Each includes the ones before.
   std::atomic<bool> leaving{false}, draining{false}, stopping{false};
 
   std::atomic<int> num_connections{0};

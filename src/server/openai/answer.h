@@ -19,7 +19,7 @@ namespace sparrow::openai {
 struct AnswerOptions {
   std::vector<std::string> stop;
   bool include_stop = false;
-  std::vector<int32_t> stop_ids;              // of the request: one that ends the answer is told
+  std::vector<int32_t> stop_ids;              // of the request: the answer names the one that ended it
   std::optional<OutputParserOptions> parser;  // nullopt: all text is content
   bool single_call = false;                   // the answer ends after its first tool call
 };

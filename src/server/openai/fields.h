@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The fields that chat and text completions share: JSON in, checked values out. Every error names the field
-// and shows the value. A field that is not known, or that asks for something that is not there yet, is an
-// error: nothing a client asks for is ignored.
+// and shows the value. A field that is unknown, or asks for something that is not supported yet, is
+// an error: nothing a client asks for is ignored.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,7 @@ class Generation {
   std::string response(size_t bytes = JsonPieces::kAll);
 
   const Usage& usage() const { return usage_; }
-  // Tokens and log-probabilities that the next append_chunks(), or response(), has to write: what it costs.
+  // Tokens and log-probabilities that the next append_chunks(), or response(), has to write: its cost.
   int64_t num_unwritten() const { return num_unwritten_; }
   // "stop", "length", ... of each output, after finished().
   std::vector<std::string> finish_reasons() const;

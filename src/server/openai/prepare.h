@@ -22,7 +22,7 @@ namespace sparrow::openai {
 
 // What is served.
 struct ServedModel {
-  std::vector<std::string> names;  // the first one is told in answers
+  std::vector<std::string> names;  // answers carry the first one
   const Tokenizer& tokenizer;
   EncodeCache& encode_cache;
   const ChatTemplate* chat_template = nullptr;  // null: only text completions
@@ -42,7 +42,7 @@ struct Prepared {
   AnswerOptions answer;  // of every choice
   bool echo = false;
   const char* warning = nullptr;          // for the log
-  int64_t answer_bytes = 0;               // what echoes and log-probabilities will take, about
+  int64_t answer_bytes = 0;               // about what echoes and log-probabilities will take
   std::vector<std::string> prompt_texts;  // of echo
 
   int64_t num_prompt_tokens() const;
@@ -50,8 +50,8 @@ struct Prepared {
 
 inline constexpr JsonLimits kBodyLimits{.max_bytes = size_t{64} << 20, .max_depth = 64};
 
-// Errc::kNotFound: the model that was asked for is not served. What is cached of the request is of use to
-// others of the same tenant only, and of the same cache_salt where there is one.
+// Errc::kNotFound: the model that was asked for is not served. What is cached of the request is reused
+// only for the same tenant, and only for the same cache_salt where there is one.
 Result<std::unique_ptr<Prepared>> prepare(Endpoint endpoint, std::string_view body, const ServedModel& model,
                                           std::string_view tenant = "");
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cross-origin requests of browsers: refused by silence unless their origin is on the list.
+// Cross-origin requests of browsers: an origin that is not on the list gets no permission.
 #pragma once
 
 #include <optional>
