@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Integer arithmetic that everybody needs, for numbers that are not negative. Static: files for one
+// Integer arithmetic that everybody needs, for non-negative numbers. Static: files for one
 // instruction set include this too, and what they compile must not become everybody's.
 #pragma once
 

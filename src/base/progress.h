@@ -13,7 +13,7 @@ namespace sparrow {
 // How jobs report: work done and total, on the thread that started the job.
 using ProgressFn = std::function<void(uint64_t done, uint64_t total)>;
 
-// Whether so much work in so much time makes a rate: a single item, or a moment, only shows the clock.
+// Whether so much work in so much time gives a rate worth showing: a single item or a moment does not.
 constexpr bool has_rate(double amount, double seconds) {
   return amount >= 2 && seconds >= 0.1;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What happens when a mapped file cannot be read any more: somebody cut it short, or its disk failed. The
-// system tells with SIGBUS, in whichever thread touched the page; without this the program would die without
-// a word. Weights stay mapped on purpose (they are used where they lie), so that is what we do about it.
+// What happens when a mapped file cannot be read any more, because somebody cut it short or its disk failed.
+// The system sends SIGBUS to whichever thread touched the page, and without this the program would die
+// without a word. Weights stay mapped on purpose: they are used where they lie.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JsonPieces: a JSON document that is told beforehand and written a piece at a time, for documents that
+// JsonPieces: a JSON document that is described first and written a piece at a time, for documents that
 // should never be in memory as a whole.
 #pragma once
 

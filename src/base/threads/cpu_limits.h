@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CpuLimits: how many processors this process may use at a time. A team of threads larger than that is
-// stopped in turn and slower than a smaller one.
+// CpuLimits: how many processors this process may use at a time. A larger team of threads is paused again
+// and again, and slower than a smaller one.
 #pragma once
 
 #include <filesystem>
@@ -16,7 +16,7 @@ struct CpuLimits {
   int threads() const;
 };
 
-// `root`: where /proc and /sys are looked for. What cannot be read limits nothing.
+// `root`: where /proc and /sys are looked for. What cannot be read counts as no limit.
 CpuLimits cpu_limits(const std::filesystem::path& root = "/");
 
 // The folders that hold this process's limits, its own first, then those above it: of version 2, or of that

@@ -2,9 +2,9 @@
 // ThreadPool: a fixed team that runs one parallel region at a time. The calling thread is worker 0. Regions
 // are short and follow each other closely in a decode step, so workers spin for a moment before they sleep.
 //
-// Cores may be shared with others, and then a worker gets one late or not at all. So nobody waits for a
-// worker that has not begun: a region closes as soon as the caller finds nothing left to claim, and who comes
-// later finds it closed. And nobody spins for long where spinning has been of no use.
+// Cores may be shared with other programs; then a worker gets one late or not at all. So nobody waits for a
+// worker that has not begun: a region closes as soon as the caller finds nothing left to claim, and a worker
+// that comes later finds it closed. And nobody spins for long where spinning has not helped.
 #pragma once
 
 #include <atomic>
@@ -25,8 +25,8 @@ class ThreadPool {
   int size() const { return static_cast<int>(threads_.size()) + 1; }
 
   // Runs body(0) on the calling thread and body(worker) at most once on each of the others: on those that
-  // come while body(0) runs. Returns when all that have begun are done. So bodies share work by claiming it,
-  // and no worker may be counted on. One caller at a time; not re-entrant.
+  // come while body(0) runs. Returns when all that have begun are done. So bodies must share work by claiming
+  // it, and must not count on any worker. One caller at a time; not re-entrant.
   void run(void (*body)(void* arg, int worker), void* arg);
 
   template <typename F>
@@ -53,7 +53,7 @@ class ThreadPool {
   static int default_size();
 
  private:
-  // How long to spin, from how it went.
+  // How long to spin, judged by whether it has helped.
   class Patience {
    public:
     int64_t ns() const { return ns_; }
