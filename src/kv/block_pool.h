@@ -29,9 +29,9 @@ class BlockPool {
   // One owner less. The last one leaves the block cached if its content is kept, and free otherwise.
   void release(BlockId block);
 
-  // The content of a block in use is worth keeping after its last owner.
+  // Keeps the content of a block in use after its last owner has gone.
   void keep(BlockId block);
-  // No content is worth keeping any more: cached blocks become free.
+  // Forgets all content: cached blocks become free.
   void keep_nothing();
   // Called with each kept block that take() hands out anew, before it does.
   void on_evict(std::function<void(BlockId)> forget) { forget_ = std::move(forget); }

@@ -31,7 +31,7 @@ struct KvCacheShape {
 
 // Where pages lie: bytes from the start of the cache's memory.
 struct KvCacheLayout {
-  // [layers] the first page of each. `index` means something on sparse layers only.
+  // [layers] the first page of each. `index` is meaningful on sparse layers only.
   std::vector<size_t> kv, index;
   size_t bytes = 0;
 
