@@ -70,7 +70,7 @@ struct ModelConfig {
 Result<ModelConfig> parse_config(std::string_view config_json, std::string_view generation_config_json);
 
 // Reads config.json and, where it exists, generation_config.json. `path` is their folder, or a config.json
-// alone. `overrides`, where there are any, is JSON to lay over config.json: see model/overrides.h.
+// alone. `overrides`, if not empty, is JSON that changes config.json: see overrides.h.
 Result<ModelConfig> load_config(const std::filesystem::path& path, std::string_view overrides = {});
 
 }  // namespace sparrow

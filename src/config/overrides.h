@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Overrides: changes that the user lays over config.json before it is read (--hf-overrides). Whatever is
-// accepted takes effect: a field in one spelling reaches the one that the file uses.
+// Overrides: changes that the user makes to config.json before it is read (--hf-overrides). Whatever is
+// accepted takes effect: a field in one spelling changes the one that the file uses.
 #pragma once
 
 #include <string>
