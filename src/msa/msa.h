@@ -2,8 +2,8 @@
 // MSA, the block-sparse attention of MiniMax-M3, on paged caches. This library stands on its own: it includes
 // nothing but the standard library.
 //
-//   index()   scores every 128-token block with the index heads and selects the best top_k per query and KV
-//   head attend()  softmax attention over the selected blocks, or over everything (dense layers)
+//   index()   scores every 128-token block with the index heads, selects the best top_k per query and KV head
+//   attend()  softmax attention over the selected blocks, or over everything (dense layers)
 //
 // The order and the rounding of one query's arithmetic depend on that query alone, never on what else is in
 // the batch: whole prompts, chunks and single tokens give the same bits on one instruction set.
@@ -29,7 +29,7 @@ Isa detect_isa();
 const char* name_of(Isa isa);
 
 // The caller's threads: run() calls body(arg, worker) for worker 0 and at most once for each other one in
-// [0, count), and returns when all are done. Bodies claim their work, so nobody has to come.
+// [0, count), and returns when all are done. Bodies claim their work, so no worker but 0 has to come.
 struct Workers {
   int count = 1;
   void* pool = nullptr;
