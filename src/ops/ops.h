@@ -100,7 +100,7 @@ void moe(Exec& exec, const Tensor& x, const Tensor& ids, const Tensor& weights,
          std::span<const MlpWeights> experts, const MlpWeights& shared, float scaling,
          const SwigluParams& swiglu, const Tensor& out);
 
-// Scratch memory that one call takes at most, for plans of memory: what the engines of that instruction set
+// The most scratch memory that one call takes, for memory plans: what the engines of that instruction set
 // say, so that it holds for all of them. `weights` is the type of the matrices.
 struct ScratchQuery {
   CpuIsa isa;
