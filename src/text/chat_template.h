@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// ChatTemplate: messages -> prompt, by the Jinja template that lies in the checkpoint, run in a sandbox.
+// ChatTemplate: messages -> prompt, by the checkpoint's own Jinja template, run in a sandbox.
 // Parsed once; any thread may render.
 #pragma once
 
@@ -31,7 +31,7 @@ struct ChatInput {
   TemplateOptions options = {};
   std::optional<Json> kwargs = {};  // an object; each member becomes a variable of the template, unchecked
   bool add_generation_prompt = true;
-  // The prompt ends inside the last message, for the model to go on with it; excludes add_generation_prompt.
+  // The prompt ends inside the last message, so that the model continues it; excludes add_generation_prompt.
   bool continue_final_message = false;
   std::optional<std::tm> now = {};  // for templates that print the date; the local time if absent
   jinja::Limits limits = {};

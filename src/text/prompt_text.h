@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// PromptText: a prompt, and which of it is markup: written by the chat template, or by a caller who writes
-// the whole prompt. Only markup becomes control tokens; what a message says stays text, whatever it looks
-// like.
+// PromptText: a prompt, and which parts of it are markup: written by the chat template, or by a caller who
+// writes the whole prompt. Only markup becomes control tokens; what a message says stays text, whatever it
+// looks like.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,7 @@ struct PromptText {
   bool ends_with_markup(std::string_view tail) const;
 };
 
-// Where two texts begin to differ in what is markup; SIZE_MAX where they do not.
+// Where the markup of two texts begins to differ; SIZE_MAX if it does not.
 size_t common_markup(std::span<const TextRange> a, std::span<const TextRange> b);
 
 // The part of the markup that lies in `part`, counted from its start.

@@ -76,7 +76,7 @@ class CallGuide {
   std::vector<Path> open_, go_on_;  // the first call, and after a call
 };
 
-// Engine thread; what it does for one id is little.
+// Engine thread; does little for one id.
 class CallGuide::State {
  public:
   // The guide must outlive the state.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The chat template of models that we make up: M3's format and markers, our own words.
+// The chat template of synthetic models: M3's format and markers, our own words.
 #pragma once
 
 #include <string_view>

@@ -9,7 +9,7 @@
 
 namespace sparrow {
 
-// What becomes of ids for which a corpus has no more pairs that occur twice.
+// What to do with the remaining ids when no pair of the corpus occurs twice any more.
 enum class SpareIds {
   kUnused,
   // First the words that occur once are merged as well; then come pairs of words, which no text is ever cut

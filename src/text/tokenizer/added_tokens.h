@@ -21,10 +21,10 @@ struct AddedToken {
   bool special = false;      // control token: not part of the answer's text
   bool normalized = false;   // looked for after normalisation instead of before
   bool single_word = false;  // only where no letter or digit touches it
-  bool lstrip = false;       // takes the white space before it along
-  bool rstrip = false;       // takes the white space after it along
+  bool lstrip = false;       // includes the white space before it
+  bool rstrip = false;       // includes the white space after it
 
-  // Whether it steers the model, so that only markup may spell it. The others are words like any.
+  // Whether it steers the model, so that only markup may spell it. The others are ordinary words.
   bool is_control() const;
 };
 
@@ -57,8 +57,8 @@ class AddedTokenFinder {
     const AddedToken* token;
     size_t start, end;
   };
-  // Every token of text[from..], in order and without overlap. Text before `from` has been dealt with: it
-  // only counts as what stands before a token.
+  // Every token of text[from..], in order and without overlap. Text before `from` is done: it only matters as
+  // what stands before a token.
   std::vector<Match> find_all(std::string_view text, size_t from, const Recognition& recognition) const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Detokenizer: ids to text while they are made, never half a character and never a replacement character that
-// more bytes would have completed.
+// Detokenizer: ids to text as they come; never half a character, and never a replacement character where more
+// bytes would have completed one.
 #pragma once
 
 #include <cstdint>

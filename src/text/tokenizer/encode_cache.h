@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// EncodeCache: remembers prompts and their ids, so that the next turn of a long conversation costs its new
-// part only. Texts of one salt never help those of another: whoever takes the time must not learn what others
-// have asked.
+// EncodeCache: remembers prompts and their ids, so that the next turn of a long conversation costs only
+// its new part. Texts of one salt never help those of another: nobody may learn from timing what others have
+// asked.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pretokenizer: cuts text into the words that BPE works on, by the pattern that lies in tokenizer.json. The
+// Pretokenizer: cuts text into the words that BPE works on, by the pattern in tokenizer.json. The
 // patterns of known families run in hand-written scanners, linear in the text; any other runs in PCRE2.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace sparrow {
 // The end of the word that starts at `p`. [p, end) is valid UTF-8 and not empty.
 using ScanFn = const char* (*)(const CharClasses& classes, const char* p, const char* end);
 
-// The scanner of a pattern, nullptr if the pattern is none that we know by heart.
+// The scanner of a pattern; nullptr if there is none for it.
 ScanFn known_scanner(std::string_view pattern);
 // The model's own pattern, the same as that of o200k.
 extern const std::string_view kM3Pattern;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// tokenizer.json and tokenizer_config.json as plain data. What they ask for and we do not do is an error
-// here.
+// tokenizer.json and tokenizer_config.json as plain data. What they ask for and we do not support is an
+// error.
 #pragma once
 
 #include <array>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// TextBuilder: text in the making that knows of each byte whether the template wrote it. Whatever is appended
+// TextBuilder: builds up a text and knows of each byte whether the template wrote it. Whatever is appended
 // brings its origin along, by its address (see Heap::origins_of); what the heap does not know counts as data.
 #pragma once
 
