@@ -120,13 +120,13 @@ def svg():
     axis = [text(x(ratio), bottom + 16, "peer" if ratio == 1 else f"{ratio}x", "small", "middle") for ratio in TICKS]
     heads = [record.head for record in chart.records.values()]
     runs = sorted({f"{h['date']}, commit {h['commit']}, {driver(h['machine'])}" for h in heads})
-    with open(os.path.join(ROOT, "bench/kernels/peers.json")) as file:
+    with open(os.path.join(ROOT, "bench/kernels/peers.json"), encoding="utf-8") as file:
         origin = json.load(file)["origin"]
     vllm, sglang = (origin[name].split(",")[0] for name in ("vllm", "sglang"))
     notes = [
         "One layer; medians of graph replays; neighbouring queries select independently. TP4: 16 query heads, TP8: 8; one KV head.",
         "bf16; fp8 means K, V and index keys, where the peers' index keys are bf16.",
-        f"Sparrow: {'; '.join(runs)}.",
+        *[f"Sparrow: {run}." for run in runs],
         f"Peers: {origin['date']}, another run on an H200; cuDNN through PyTorch 2.11, over contiguous K and V;",
         f"vLLM {vllm} and SGLang {sglang}, tuned for each case and timed in the same way.",
     ]

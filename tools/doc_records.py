@@ -15,7 +15,7 @@ class Record:
 
     def __init__(self, path):
         self.name = os.path.basename(path)
-        with open(path) as file:
+        with open(path, encoding="utf-8") as file:
             if path.endswith(".jsonl"):
                 self.head, *self.rows = [json.loads(line) for line in file]
             else:
