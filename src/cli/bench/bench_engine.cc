@@ -98,7 +98,7 @@ Result<Measured> measure(Engine& engine, const BenchEngineOptions& options, cons
       streams.add(next++, SPARROW_TRY(engine.submit(std::move(request))));
     }
     // Short enough that an arrival is late by little against any step.
-    streams.take(std::chrono::milliseconds(2), [&](size_t tag, TokenEvent event) {
+    streams.take(std::chrono::milliseconds(2), [&](size_t tag, const TokenEvent& event) {
       Sample& sample = result.samples[tag];
       sample.last = Clock::now();
       sample.cached_tokens = event.cached_tokens;
