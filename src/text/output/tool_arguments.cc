@@ -76,7 +76,9 @@ void ToolArguments::text(std::string_view text, std::string& json) {
   if (frame.mode == Mode::kString) return append_escaped(json, text);
   if (frames_.size() == 1) return;  // between two parameters
   frame.text += text;
-  if (frame.mode != Mode::kUndecided || !frame.shape.prefers_string() || is_blank(text)) return;
+  if (frame.mode != Mode::kUndecided || !frame.shape.prefers_string()) return;
+  // All that has come counts, not this piece alone. What waited is blank or begins null: the first byte says.
+  if (is_blank(frame.text.front()) && is_blank(text)) return;
   if (frame.shape.nullable() && may_become_null(frame.text)) return;
   json += '"';
   append_escaped(json, std::exchange(frame.text, {}));

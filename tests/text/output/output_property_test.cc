@@ -305,5 +305,53 @@ TEST(OutputProperty, EveryEndLeavesABeginningOfTheArguments) {
   }
 }
 
+// Every text of up to three of these pieces: what decides a value or breaks it off, and what makes the parser
+// wait before it knows.
+std::vector<std::string> short_values() {
+  const std::vector<std::string> pieces = {
+      "",          "nul", "l", "\n", "1", "x", "]", "@", "\xC3", "@<b>", "@</b>", "@</q>", "@<invoke name=g>",
+      "@</invoke>"};
+  std::vector<std::string> out;
+  for (const std::string& first : pieces)
+    for (const std::string& second : pieces)
+      for (const std::string& third : pieces) out.push_back(first + second + third);
+  return out;
+}
+
+// A tool whose parameter p has this type.
+class OneParameter {
+ public:
+  explicit OneParameter(const std::string& type)
+      : document_(
+            JsonDocument::parse(R"([{"name":"f","parameters":{"properties":{"p":)" + type + "}}}]", "tools")
+                .value()),
+        tools_(ToolSet::from_json(document_.root()).value()) {}
+
+  ParsedOutput parse(const std::vector<std::string>& chunks) const {
+    return parse_chunks({.tools = &tools_}, chunks);
+  }
+
+ private:
+  JsonDocument document_;
+  ToolSet tools_;
+};
+
+TEST(OutputProperty, EveryShortValueIsTheSameWholeAndByteByByte) {
+  for (const char* type :
+       {"{}", R"({"type":"string"})", R"({"type":["string","null"]})", R"({"enum":["nul\n",null]})",
+        R"({"type":["integer","null"]})", R"({"type":"boolean"})", R"({"type":["integer","string","null"]})",
+        R"({"type":"object","properties":{"b":{"type":["string","null"]}}})",
+        R"({"type":["array","null"],"items":{"type":["string","null"]}})"}) {
+    const OneParameter tool(type);
+    for (const std::string& value : short_values())
+      for (const char* end : {"", "@</p>@</invoke>"}) {
+        const std::string text = with_markers("@<tool_call>@<invoke name=f>@<p>" + value + end);
+        std::vector<std::string> bytes;
+        for (const char byte : text) bytes.emplace_back(1, byte);
+        ASSERT_EQ(tool.parse(bytes), tool.parse({text})) << type << " " << text;
+      }
+  }
+}
+
 }  // namespace
 }  // namespace sparrow

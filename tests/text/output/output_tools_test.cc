@@ -7,9 +7,9 @@
 namespace sparrow {
 namespace {
 
-// Types for the arguments of the cases: a string, an integer, an object, an array.
+// Types for the arguments of the cases: a string, one that may be null, an integer, an object, an array.
 constexpr const char* kParameters = R"({"type":"object","properties":{
-    "s":{"type":"string"}, "n":{"type":"integer"},
+    "s":{"type":"string"}, "m":{"type":["string","null"]}, "n":{"type":"integer"},
     "o":{"type":"object","properties":{"s":{"type":"string"},"n":{"type":"integer"}}},
     "a":{"type":"array","items":{"type":"string"}}}})";
 
@@ -124,6 +124,9 @@ SPARROW_CASES(
     Broken,  //
     tools("EndsInsideAString", "@<tool_call>@<invoke name=\"f\">@<n>1@</n>@<s>rm -rf /tmp/", "",
           {{"f", R"({"n":1,"s":"rm -rf /tmp/)"}}),
+    tools("EndsAfterWhatMayBecomeNull", "@<tool_call>@<invoke name=\"f\">@<m>nul", "", {{"f", R"({"m":)"}}),
+    tools("EndsAfterABlankThatRulesOutNull", "@<tool_call>@<invoke name=\"f\">@<m>n\n", "",
+          {{"f", R"({"m":"n\n)"}}),
     tools("EndsInsideANumber", "@<tool_call>@<invoke name=\"f\">@<n>12", "", {{"f", R"({"n":)"}}),
     tools("EndsInsideANestedObject", "@<tool_call>@<invoke name=\"f\">@<o>@<n>1@</n>@<s>a", "",
           {{"f", R"({"o":{"n":1,"s":"a)"}}),
@@ -148,6 +151,11 @@ SPARROW_CASES(
           "@</t>@</invoke>@</tool_call>b", {{"f", R"({"s":"x)"}}),
     tools("MismatchedClosingTagOfANumber", "@<tool_call>@<invoke name=\"f\">@<n>5@</m>@</invoke>",
           "5@</m>@</invoke>", {{"f", R"({"n":)"}}),
+    tools("MismatchedClosingTagOfWhatMayBecomeNull", "@<tool_call>@<invoke name=\"f\">@<m>nul@</s>",
+          "nul@</s>", {{"f", R"({"m":)"}}),
+    tools("MismatchedClosingTagAfterABlankThatRulesOutNull",
+          "@<tool_call>@<invoke name=\"f\">@<m>nul\n@<tool_call>" + kPing + "@</m>",
+          "@<tool_call>" + kPing + "@</m>", {{"f", R"({"m":"nul\n)"}}),
     tools("MismatchedClosingTagInsideAnUntypedParameter",
           "@<tool_call>@<invoke name=\"f\">@<u>@<x>1@</y>@</u>@</invoke>", "@<x>1@</y>@</u>@</invoke>",
           {{"f", R"({"u":)"}}),
@@ -233,6 +241,8 @@ TEST(ToolCallStreaming, StringThatMayBeNullWaitsOnlyUntilItCannotBe) {
   const char* nullable = R"({"properties":{"s":{"type":["string","null"]}}})";
   EXPECT_EQ(arguments_after_each(nullable, {"@<tool_call>@<invoke name=\"f\">@<s>", "nu", "ll", "s"}),
             (std::vector<std::string>{R"({"s":)", R"({"s":)", R"({"s":)", R"({"s":"nulls)"}));
+  EXPECT_EQ(arguments_after_each(nullable, {"@<tool_call>@<invoke name=\"f\">@<s>", "nu", "\n"}),
+            (std::vector<std::string>{R"({"s":)", R"({"s":)", R"({"s":"nu\n)"}));
 }
 
 }  // namespace
