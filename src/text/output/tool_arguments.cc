@@ -50,8 +50,15 @@ void ToolArguments::begin(std::string& json) {
   json += '{';
 }
 
+// Text that waits because it may become null is a string as soon as an element follows.
+bool ToolArguments::waits_as_string(const Frame& frame) {
+  return frame.mode == Mode::kUndecided && frame.shape.prefers_string() && !is_blank(frame.text);
+}
+
 bool ToolArguments::in_string() const {
-  return !frames_.empty() && (frames_.back().mode == Mode::kString || frames_.back().mode == Mode::kMarkedUp);
+  if (frames_.empty()) return false;
+  const Frame& frame = frames_.back();
+  return frame.mode == Mode::kString || frame.mode == Mode::kMarkedUp || waits_as_string(frame);
 }
 
 bool ToolArguments::keeps_tree() const {
@@ -80,6 +87,10 @@ void ToolArguments::text(std::string_view text, std::string& json) {
   // All that has come counts, not this piece alone. What waited is blank or begins null: the first byte says.
   if (is_blank(frame.text.front()) && is_blank(text)) return;
   if (frame.shape.nullable() && may_become_null(frame.text)) return;
+  begin_string(frame, json);
+}
+
+void ToolArguments::begin_string(Frame& frame, std::string& json) {
   json += '"';
   append_escaped(json, std::exchange(frame.text, {}));
   frame.mode = Mode::kString;
@@ -129,6 +140,7 @@ void ToolArguments::begin_child(std::string_view name, std::string& json) {
 bool ToolArguments::open(std::string_view name, std::string_view raw, std::string& json) {
   if (frames_.size() + tree_.size() >= kMaxDepth) return false;
   Frame& frame = frames_.back();
+  if (waits_as_string(frame)) begin_string(frame, json);
   if (frame.mode == Mode::kUndecided) begin_container(frame, json);
   if (frame.mode == Mode::kString) {
     frame.mode = Mode::kMarkedUp;

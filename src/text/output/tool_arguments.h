@@ -30,7 +30,7 @@ class ToolArguments {
 
   // The invoke itself has been closed.
   bool complete() const { return frames_.empty(); }
-  // The innermost value is a string that has begun: markup that is balanced inside it belongs to its text.
+  // The innermost value is a string, or is one if markup follows: what is balanced of it belongs to its text.
   bool in_string() const;
   // What has been read of values that are not in the JSON yet.
   std::string unsent() const;
@@ -55,6 +55,8 @@ class ToolArguments {
     size_t num_written = 0;  // members or elements
   };
 
+  static bool waits_as_string(const Frame& frame);
+  static void begin_string(Frame& frame, std::string& json);
   void begin_container(Frame& frame, std::string& json);
   void begin_child(std::string_view name, std::string& json);
   void write_rest(Frame& frame, std::string& json);

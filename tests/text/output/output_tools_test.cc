@@ -118,6 +118,9 @@ SPARROW_CASES(
     call("MarkupInsideAStringThatIsBalanced",
          "@<s>like @<b>this@</b> or @<invoke name=\"f\">@</invoke>!@</s>",
          R"({"s":"like @<b>this@</b> or @<invoke name=\"f\">@</invoke>!"})"),
+    call("MarkupAfterWhatIsNotNullAnyMore", "@<m>nul@<b>l@</b>@</m>", R"({"m":"nul@<b>l@</b>"})"),
+    call("InvokeAfterNullInsideAString", "@<m>null@<invoke name=g>@</invoke>@</m>",
+         R"({"m":"null@<invoke name=g>@</invoke>"})"),
     call("ElementsInsteadOfAString", "@<s>\n@<x>1@</x>@</s>", R"({"s":{"x":"1"}})"));
 
 SPARROW_CASES(
