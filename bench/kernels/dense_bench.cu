@@ -7,6 +7,7 @@
 
 #include "bench.cuh"
 #include "msa/sm90/dense/dense.h"
+#include "sm90/tensor_map.h"
 
 namespace {
 
@@ -88,7 +89,7 @@ void run(const BenchCase& c, const Options& options, void* pool, int64_t pool_by
   p.q = q, p.kv_pages = pool, p.seq_lens = lens_device, p.total_queries = rows, p.num_requests = c.batch;
   p.max_queries_per_request = c.queries, p.max_blocks = blocks, p.num_pages = num_pages;
   p.kv_heads = c.kv_heads, p.group = c.group;
-  p.kv_type = c.fp8 ? msa::sm90::Element::kE4M3 : msa::sm90::Element::kBF16;
+  p.kv_type = c.fp8 ? hopper::Element::kE4M3 : hopper::Element::kBF16;
   const Timing timing = time_launches(stream, slots, options.once, [&](int i) {
     p.block_table = table_device + size_t(i) * c.batch * blocks;
     return launch_dense(p, stream);

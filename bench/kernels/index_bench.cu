@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "msa/sm90/index/index.h"
+#include "sm90/tensor_map.h"
 
 namespace {
 
 using msa::kBlock;
 using msa::kHeadDim;
-using msa::sm90::Element;
 
 constexpr double kReadBytesPerSecond = 4459e9, kFlopsPerSecond = 809e12;  // measured ceilings of the H200
 constexpr int64_t kL2Bytes = 60 << 20;
@@ -37,11 +37,11 @@ constexpr int kReplays = 25;
 struct Case {
   const char* name;
   int batch, queries, context, heads;
-  Element key_type;
+  hopper::Element key_type;
   double peer_us, goal_us;  // 0: none
 };
 
-constexpr Element kBF16 = Element::kBF16, kE4M3 = Element::kE4M3;
+constexpr hopper::Element kBF16 = hopper::Element::kBF16, kE4M3 = hopper::Element::kE4M3;
 constexpr Case kCases[] = {
     {"prefill/TP4/S8192/ctx8192", 1, 8192, 8192, 1, kBF16, 74.6, 25},
     {"prefill/TP1/S8192/ctx8192", 1, 8192, 8192, 4, kBF16, 160.1, 75},
@@ -101,7 +101,7 @@ double floor_us(const Case& c) {
   double flops = 0;
   for (int i = 0; i < c.queries; ++i)
     flops += 2.0 * kHeadDim * c.heads * c.batch * (c.context - c.queries + i + 1);
-  const double bytes = double(c.batch) * c.context * kHeadDim * element_bytes(c.key_type) +
+  const double bytes = double(c.batch) * c.context * kHeadDim * hopper::element_bytes(c.key_type) +
                        double(c.batch) * c.queries * c.heads * (2 * kHeadDim + 64);
   return 1e6 * std::max(bytes / kReadBytesPerSecond, flops / kFlopsPerSecond);
 }
@@ -112,11 +112,11 @@ struct Result {
 
 Result time_case(const Case& c, int num_sms, bool ordered) {
   const int blocks = (c.context + kBlock - 1) / kBlock;
-  const int64_t bytes = int64_t{c.batch} * blocks * kBlock * kHeadDim * element_bytes(c.key_type);
+  const int64_t bytes = int64_t{c.batch} * blocks * kBlock * kHeadDim * hopper::element_bytes(c.key_type);
   const int sets = static_cast<int>(std::clamp<int64_t>((2 * kL2Bytes + bytes - 1) / bytes + 1, 1, 64));
   const int64_t pages = int64_t{sets} * c.batch * blocks;
-  auto* keys = device_array<uint16_t>(pages * kBlock * kHeadDim * element_bytes(c.key_type) / 2);
-  fill_random<<<1024, 256>>>(keys, pages * kBlock * kHeadDim * element_bytes(c.key_type) / 2, 7,
+  auto* keys = device_array<uint16_t>(pages * kBlock * kHeadDim * hopper::element_bytes(c.key_type) / 2);
+  fill_random<<<1024, 256>>>(keys, pages * kBlock * kHeadDim * hopper::element_bytes(c.key_type) / 2, 7,
                              c.key_type == kE4M3);
   std::vector<int32_t> table(pages);
   std::iota(table.begin(), table.end(), 0);

@@ -9,6 +9,7 @@
 #include "attend_inputs.h"
 #include "bench.cuh"
 #include "msa/sm90/attend/attend_prefill.h"
+#include "sm90/tensor_map.h"
 
 namespace {
 
@@ -108,7 +109,7 @@ struct Bench {
       p.workspace = workspace, p.total_queries = rows, p.num_requests = c.batch, p.num_pages = num_pages;
       p.kv_heads = c.kv_heads, p.group = c.group, p.max_blocks = blocks;
       p.union_limit = union_limit;
-      p.kv_type = c.fp8 ? msa::sm90::Element::kE4M3 : msa::sm90::Element::kBF16;
+      p.kv_type = c.fp8 ? hopper::Element::kE4M3 : hopper::Element::kBF16;
       return launch_attend_prefill(p, stream);
     };
     print_line(options, c.name, time_launches(stream, 2, options.once, launch), floor_us(c, in), c.peer_us);

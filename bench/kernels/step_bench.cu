@@ -9,6 +9,7 @@
 #include "bench.cuh"
 #include "msa/sm90/attend/attend_decode.h"
 #include "msa/sm90/index/index.h"
+#include "sm90/tensor_map.h"
 
 namespace {
 
@@ -16,7 +17,6 @@ using namespace bench;
 using msa::kBlock;
 using msa::kHeadDim;
 using msa::sm90::AttendDecodeParams;
-using msa::sm90::Element;
 using msa::sm90::IndexLaunch;
 using msa::sm90::KvType;
 
@@ -86,7 +86,7 @@ void run(const BenchCase& c, const Options& options, cudaStream_t stream, int nu
 
   IndexLaunch l;
   l.shape = {c.batch, rows, c.queries, blocks, c.kv_heads, num_sms};
-  l.key_type = c.fp8 ? Element::kE4M3 : Element::kBF16;
+  l.key_type = c.fp8 ? hopper::Element::kE4M3 : hopper::Element::kBF16;
   l.num_pages = pages;
   l.q = index_q, l.k_pages = keys;
   l.seq_lens = upload(std::vector<int32_t>(c.batch, c.context));

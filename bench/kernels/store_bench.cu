@@ -8,11 +8,11 @@
 
 #include "bench.cuh"
 #include "msa/sm90/store/store.h"
+#include "sm90/tensor_map.h"
 
 namespace {
 
 using namespace bench;
-using msa::sm90::Element;
 
 constexpr double kCopyBytesPerUs = 4275e3;
 constexpr int kHeadBytes = 256, kHalf = 32;
@@ -96,7 +96,7 @@ void run(const BenchCase& c, const Options& options, cudaStream_t stream) {
     p.kv_pages = kv_pages + int64_t{set} * blocks * c.kv_heads * 2 * 128 * kHeadBytes;
     p.index_pages = index_pages + int64_t{set} * blocks * 128 * kHeadBytes;
     p.eps = 1e-6f, p.rows = c.rows, p.query_heads = c.query_heads, p.kv_heads = c.kv_heads, p.half = kHalf;
-    p.kv_type = p.index_type = c.fp8 ? Element::kE4M3 : Element::kBF16;
+    p.kv_type = p.index_type = c.fp8 ? hopper::Element::kE4M3 : hopper::Element::kBF16;
     return msa::sm90::launch_store(p, stream);
   };
   print_line(options, c.name, time_launches(stream, sets, options.once, launch), floor_us(c), 0);

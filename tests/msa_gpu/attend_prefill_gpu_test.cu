@@ -7,6 +7,7 @@
 
 #include "msa/sm90/attend/attend_prefill.h"
 #include "msa_gpu/attend_case.h"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 namespace {
@@ -47,7 +48,7 @@ struct PrefillRun : CaseOnDevice {
     AttendPrefillParams p;
     p.q = reinterpret_cast<const __nv_bfloat16*>(q.data);
     p.kv_pages = kv_pages(), p.kv_scales = scales();
-    p.kv_type = c.shape.fp8 ? Element::kE4M3 : Element::kBF16;
+    p.kv_type = c.shape.fp8 ? hopper::Element::kE4M3 : hopper::Element::kBF16;
     p.selected = selected.data, p.block_table = table.data, p.seq_lens = seq_lens.data;
     p.cu_seqlens_q = cu.data;
     p.out = reinterpret_cast<__nv_bfloat16*>(out.data);

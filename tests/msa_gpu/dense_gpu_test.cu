@@ -9,6 +9,7 @@
 #include "msa/sm90/dense/dense.h"
 #include "msa_gpu/attend_case.h"
 #include "msa_gpu/late_write.h"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 namespace {
@@ -47,7 +48,7 @@ struct DenseRun : CaseOnDevice {
     p.max_queries_per_request = *std::max_element(c.shape.queries.begin(), c.shape.queries.end());
     p.max_blocks = c.max_blocks, p.num_pages = c.num_pages;
     p.kv_heads = c.shape.kv_heads, p.group = c.shape.group;
-    p.kv_type = c.shape.fp8 ? Element::kE4M3 : Element::kBF16;
+    p.kv_type = c.shape.fp8 ? hopper::Element::kE4M3 : hopper::Element::kBF16;
     return launch_dense(p, stream);
   }
 };

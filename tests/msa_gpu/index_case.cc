@@ -13,6 +13,7 @@
 
 #include "msa/reference.h"
 #include "msa_gpu/late_write.h"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 namespace {
@@ -90,7 +91,7 @@ struct Problem {
     table.assign(size_t(num_requests) * max_blocks, -1);
     const size_t elements = size_t(num_pages) * kBlock * kHeadDim;
     keys.assign(elements, kNaN);
-    const bool fp8 = c.key_type == Element::kE4M3;
+    const bool fp8 = c.key_type == hopper::Element::kE4M3;
     if (fp8) keys8.assign(elements, 0x7e);  // the largest number: a key read wrongly would win
     std::normal_distribution<float> normal;
     size_t next = 0;
@@ -154,7 +155,7 @@ struct Device {
   DeviceArray<uint8_t> schedule, workspace;
 
   static std::vector<uint8_t> bytes_of(const Problem& p) {
-    if (p.c.key_type == Element::kE4M3) return p.keys8;
+    if (p.c.key_type == hopper::Element::kE4M3) return p.keys8;
     const auto* first = reinterpret_cast<const uint8_t*>(p.keys.data());
     return {first, first + p.keys.size() * 2};
   }
@@ -227,13 +228,13 @@ void compare(const Problem& p, const std::vector<int32_t>& actual) {
       }
   EXPECT_LE(different, (rows + 9999) / 10000) << p.c.name << ": of " << rows << " rows";
   // 128 products of size ~1 in fp32, whatever the order: far below 1e-3; scores of fp8 keys reach 1e4.
-  EXPECT_LE(worst_gap, p.c.key_type == Element::kE4M3 ? 5e-2 : 1e-4) << p.c.name;
+  EXPECT_LE(worst_gap, p.c.key_type == hopper::Element::kE4M3 ? 5e-2 : 1e-4) << p.c.name;
 }
 
 // The pages with large numbers in place of this step's keys.
 std::vector<uint8_t> without_new_keys(const Problem& p) {
   std::vector<uint8_t> bytes = Device::bytes_of(p);
-  const size_t key_bytes = size_t{kHeadDim} * element_bytes(p.c.key_type);
+  const size_t key_bytes = size_t{kHeadDim} * hopper::element_bytes(p.c.key_type);
   for (size_t r = 0; r < p.c.queries.size(); ++r)
     for (int key = p.c.seq_lens[r] - p.c.queries[r]; key < p.c.seq_lens[r]; ++key) {
       const size_t page = p.table[r * p.max_blocks + key / kBlock];

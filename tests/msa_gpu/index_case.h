@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "msa/sm90/index/index.h"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 
@@ -17,7 +18,7 @@ struct IndexCase {
   int heads = 1;
   Selection selection = {};
   bool integers = true;
-  Element key_type = Element::kBF16;
+  hopper::Element key_type = hopper::Element::kBF16;
   bool uniform = false;  // decode: no cu_seqlens_q
   int extra_blocks = 3;  // columns of the block table that no request reaches
   unsigned seed = 1;

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "msa_gpu/index_case.h"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 namespace {
@@ -113,10 +114,10 @@ TEST(IndexScan, ManyRequestsMatchTheReference) {
 
 // The scan starts before the kernel ahead has ended, and that one may write the step's own keys.
 TEST(IndexScan, KeysOfThisStepAreReadAfterTheKernelThatWritesThem) {
-  for (const Element type : {Element::kBF16, Element::kE4M3})
+  for (const hopper::Element type : {hopper::Element::kBF16, hopper::Element::kE4M3})
     for (const int queries : {1, 4, 16}) {
       IndexCase c{.name = "late keys, " + std::to_string(queries) + " queries"};
-      c.seq_lens = {4096, 2050, 16, type == Element::kBF16 ? 40'000 : 10'000, 8191};
+      c.seq_lens = {4096, 2050, 16, type == hopper::Element::kBF16 ? 40'000 : 10'000, 8191};
       c.queries.assign(c.seq_lens.size(), queries);
       c.selection = {.top_k = 4, .local_blocks = 0, .init_blocks = 0};
       c.key_type = type, c.uniform = true, c.late_keys = true;
@@ -130,14 +131,14 @@ TEST(IndexScan, Fp8KeysMatchTheReference) {
                  .queries = std::vector<int>(8, 1),
                  .seq_lens = kCorners,
                  .heads = heads,
-                 .key_type = Element::kE4M3,
+                 .key_type = hopper::Element::kE4M3,
                  .uniform = true});
     check_index({.name = "fp8 real",
                  .queries = {5, 8},
                  .seq_lens = {40000, 5000},
                  .heads = heads,
                  .integers = false,
-                 .key_type = Element::kE4M3});
+                 .key_type = hopper::Element::kE4M3});
   }
 }
 
@@ -169,7 +170,7 @@ TEST(IndexTile, NearTiesFlipInAtMostOneRowOfTenThousand) {
 }
 
 TEST(IndexTile, ReplaysGiveTheSameBits) {
-  for (const Element type : {Element::kBF16, Element::kE4M3}) {
+  for (const hopper::Element type : {hopper::Element::kBF16, hopper::Element::kE4M3}) {
     check_index({.name = "prompt replays",
                  .queries = {700, 1, 33, 0, 256, 2500},
                  .seq_lens = {700, 1, 33, 0, 256, 2500},
@@ -188,18 +189,18 @@ TEST(IndexTile, Fp8KeysMatchTheReference) {
   check_index({.name = "fp8 prompts",
                .queries = {700, 1, 33, 0, 256, 2500},
                .seq_lens = {5000, 1, 33, 0, 256, 2500},
-               .key_type = Element::kE4M3});
+               .key_type = hopper::Element::kE4M3});
   check_index({.name = "fp8 small tiles",
                .queries = {1, 27, 28, 29},
                .seq_lens = {1, 127, 2047, 20000},
                .heads = 4,
-               .key_type = Element::kE4M3});
+               .key_type = hopper::Element::kE4M3});
   check_index({.name = "fp8 real",
                .queries = {300},
                .seq_lens = {40000},
                .heads = 2,
                .integers = false,
-               .key_type = Element::kE4M3});
+               .key_type = hopper::Element::kE4M3});
 }
 
 TEST(IndexTile, EverySelectionRuleIsKept) {

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "msa_gpu/late_write.h"
-
-#include "msa/sm90/ptx.cuh"
+#include "sm90/ptx.cuh"
 
 namespace msa::sm90 {
 namespace {
@@ -15,7 +14,7 @@ __device__ uint64_t nanoseconds() {
 }
 
 __global__ void late_write_kernel(uint4* to, const uint4* from, size_t count) {
-  let_next_kernel_start();
+  hopper::let_next_kernel_start();
   for (const uint64_t begin = nanoseconds(); nanoseconds() - begin < kDelayNs;) {
   }
   for (size_t i = blockIdx.x * size_t{blockDim.x} + threadIdx.x; i < count;

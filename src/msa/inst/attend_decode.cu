@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "msa/sm90/attend/attend_decode.cuh"
-#include "msa/sm90/tensor_map.h"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 namespace {
@@ -10,10 +10,14 @@ namespace {
 cudaError_t make_map(const AttendDecodeParams& p, bool fp8, CUtensorMap* map) {
   const cuuint64_t tiles = static_cast<cuuint64_t>(p.num_pages) * p.kv_heads * 2;
   if (fp8)
-    return make_tensor_map(
-        TensorView{p.kv_pages, Element::kE4M3, 3, {128, 128, tiles}, {128, 128 * 128}, {128, 16, 2}}, map);
-  return make_tensor_map(
-      TensorView{p.kv_pages, Element::kBF16, 3, {64, tiles * 128, 2}, {256, 128}, {64, 16, 2}}, map);
+    return hopper::make_tensor_map(
+        hopper::TensorView{
+            p.kv_pages, hopper::Element::kE4M3, 3, {128, 128, tiles}, {128, 128 * 128}, {128, 16, 2}},
+        map);
+  return hopper::make_tensor_map(
+      hopper::TensorView{
+          p.kv_pages, hopper::Element::kBF16, 3, {64, tiles * 128, 2}, {256, 128}, {64, 16, 2}},
+      map);
 }
 
 template <KvType kType>

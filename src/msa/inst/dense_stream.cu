@@ -4,7 +4,8 @@
 #include <algorithm>
 
 #include "msa/sm90/dense/dense_merge.cuh"
-#include "msa/sm90/launch.cuh"
+#include "sm90/launch.cuh"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90::dense {
 namespace {
@@ -14,10 +15,10 @@ cudaError_t launch_merge(const DenseParams& p, const StreamWorkspace& ws, int ro
                          cudaStream_t stream) {
   const dim3 grid((rows + Traits::kRows - 1) / Traits::kRows * Traits::kShares, p.kv_heads,
                   p.num_requests + 1);
-  return launch_dependent(merge_stream_kernel<Traits>, grid, Traits::kThreads, 0, stream, p, ws, ctas);
+  return hopper::launch_dependent(merge_stream_kernel<Traits>, {grid, Traits::kThreads}, stream, p, ws, ctas);
 }
 
-template <Element kType>
+template <hopper::Element kType>
 cudaError_t launch_type(const DenseParams& p, const StreamWorkspace& ws, cudaStream_t stream) {
   using Traits = StreamTraits<kType>;
   CUtensorMap map;
@@ -35,7 +36,8 @@ cudaError_t launch_type(const DenseParams& p, const StreamWorkspace& ws, cudaStr
       int64_t{p.num_requests} * p.kv_heads * std::max(1, p.max_blocks * kBlock / kStageKeys);
   const int ctas = static_cast<int>(std::min<int64_t>({stages, sms, kMaxStreamCtas}));
   if (ctas > 0)
-    error = launch_dependent(stream_kernel<Traits>, dim3(ctas), Traits::kThreads, kBytes, stream, p, ws, map);
+    error = hopper::launch_dependent(stream_kernel<Traits>, {dim3(ctas), Traits::kThreads, kBytes}, stream, p,
+                                     ws, map);
   if (error != cudaSuccess) return error;
   // With many requests each has few parts.
   constexpr int kManyUnits = 16;
@@ -47,8 +49,8 @@ cudaError_t launch_type(const DenseParams& p, const StreamWorkspace& ws, cudaStr
 }  // namespace
 
 cudaError_t launch_stream(const DenseParams& p, const StreamWorkspace& ws, cudaStream_t stream) {
-  if (p.kv_type == Element::kE4M3) return launch_type<Element::kE4M3>(p, ws, stream);
-  return launch_type<Element::kBF16>(p, ws, stream);
+  if (p.kv_type == hopper::Element::kE4M3) return launch_type<hopper::Element::kE4M3>(p, ws, stream);
+  return launch_type<hopper::Element::kBF16>(p, ws, stream);
 }
 
 }  // namespace msa::sm90::dense

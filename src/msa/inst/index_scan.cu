@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "msa/sm90/index/index_scan.cuh"
 #include "msa/sm90/index/index_select.cuh"
-#include "msa/sm90/launch.cuh"
+#include "sm90/launch.cuh"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 namespace {
@@ -15,11 +16,15 @@ cudaError_t launch(const IndexScanParams& p, const CUtensorMap& keys, int sms, c
   const bool few = units <= int64_t{sms} * T::kWarps;
   const int ctas = few ? static_cast<int>((units + T::kWarps - 1) / T::kWarps) : sms;
   const int smem = T::smem_bytes(b.num_requests, few ? 1 : T::kStages);
-  return launch_dependent_sized(index_scan_kernel<T>, dim3(ctas), T::kThreads, smem,
-                                T::smem_bytes(kMaxIndexRequests, T::kStages), stream, p, keys);
+  return hopper::launch_dependent(index_scan_kernel<T>,
+                                  {.grid = dim3(ctas),
+                                   .threads = T::kThreads,
+                                   .smem_bytes = smem,
+                                   .most_smem_bytes = T::smem_bytes(kMaxIndexRequests, T::kStages)},
+                                  stream, p, keys);
 }
 
-template <Element kKeyType>
+template <hopper::Element kKeyType>
 cudaError_t launch_rows(const IndexScanParams& p, const CUtensorMap& keys, int sms, cudaStream_t stream) {
   const int rows = p.batch.queries * p.batch.heads;
   if (rows <= 8) return launch<IndexScanTraits<8, kKeyType>>(p, keys, sms, stream);
@@ -35,18 +40,18 @@ cudaError_t launch_select(const IndexSelectParams& p, cudaStream_t stream) {
   using Long = IndexSelectTraits<kUnits, 32, 8>;
   const dim3 grid(p.batch.total_rows);
   if (p.batch.max_blocks <= Short::kRound)
-    return launch_dependent(index_select_kernel<Short>, grid, Short::kThreads, 0, stream, p);
+    return hopper::launch_dependent(index_select_kernel<Short>, {grid, Short::kThreads}, stream, p);
   if (p.batch.max_blocks <= Middle::kRound)
-    return launch_dependent(index_select_kernel<Middle>, grid, Middle::kThreads, 0, stream, p);
-  return launch_dependent(index_select_kernel<Long>, grid, Long::kThreads, 0, stream, p);
+    return hopper::launch_dependent(index_select_kernel<Middle>, {grid, Middle::kThreads}, stream, p);
+  return hopper::launch_dependent(index_select_kernel<Long>, {grid, Long::kThreads}, stream, p);
 }
 
 }  // namespace
 
-cudaError_t launch_index_scan(const IndexScanParams& p, Element key_type, const CUtensorMap& keys, int sms,
-                              cudaStream_t stream) {
-  return key_type == Element::kBF16 ? launch_rows<Element::kBF16>(p, keys, sms, stream)
-                                    : launch_rows<Element::kE4M3>(p, keys, sms, stream);
+cudaError_t launch_index_scan(const IndexScanParams& p, hopper::Element key_type, const CUtensorMap& keys,
+                              int sms, cudaStream_t stream) {
+  return key_type == hopper::Element::kBF16 ? launch_rows<hopper::Element::kBF16>(p, keys, sms, stream)
+                                            : launch_rows<hopper::Element::kE4M3>(p, keys, sms, stream);
 }
 
 cudaError_t launch_index_select(const IndexSelectParams& p, cudaStream_t stream) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "msa/sm90/launch.cuh"
 #include "msa/sm90/store/store.cuh"
+#include "sm90/launch.cuh"
 
 namespace msa::sm90 {
 
@@ -9,7 +9,8 @@ cudaError_t launch_rotary(const RotaryParams& p, cudaStream_t stream) {
   if (values == 0) return cudaSuccess;
   if (p.half > kMaxRotaryDim / 2) return cudaErrorInvalidValue;
   const auto ctas = static_cast<unsigned>((values + RotaryTraits::kThreads - 1) / RotaryTraits::kThreads);
-  return launch_dependent(rotary_kernel<RotaryTraits>, dim3(ctas), RotaryTraits::kThreads, 0, stream, p);
+  return hopper::launch_dependent(rotary_kernel<RotaryTraits>, {dim3(ctas), RotaryTraits::kThreads}, stream,
+                                  p);
 }
 
 namespace {
@@ -18,7 +19,7 @@ template <typename T>
 cudaError_t launch_chunks(const StoreParams& p, cudaStream_t stream) {
   const int64_t chunks = int64_t{p.rows} * store_chunks<T>(p);
   const auto ctas = static_cast<unsigned>((chunks + T::kChunksPerCta - 1) / T::kChunksPerCta);
-  return launch_dependent(store_kernel<T>, dim3(ctas), T::kThreads, 0, stream, p);
+  return hopper::launch_dependent(store_kernel<T>, {dim3(ctas), T::kThreads}, stream, p);
 }
 
 }  // namespace

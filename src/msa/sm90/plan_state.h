@@ -8,11 +8,12 @@
 #include "msa/sm90/index/index.h"
 #include "msa/sm90/plan.h"
 #include "msa/sm90/store/store.h"
+#include "sm90/tensor_map.h"
 
 namespace msa::gpu {
 
-inline sm90::Element element_of(CacheType type) {
-  return type == CacheType::kBF16 ? sm90::Element::kBF16 : sm90::Element::kE4M3;
+inline hopper::Element element_of(CacheType type) {
+  return type == CacheType::kBF16 ? hopper::Element::kBF16 : hopper::Element::kE4M3;
 }
 
 inline Status cuda_status(cudaError_t error, const char* what) {

@@ -7,14 +7,14 @@
 #include <algorithm>
 
 #include "device/cuda/check.h"
-#include "msa/sm90/launch.cuh"
-#include "msa/sm90/ptx.cuh"
 #include "ops/cuda/rows_device.cuh"
+#include "sm90/launch.cuh"
+#include "sm90/memory.cuh"
+#include "sm90/mma.cuh"
+#include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda {
 namespace {
-
-using namespace msa::sm90;
 
 constexpr int ceil_div(int a, int b) {
   return (a + b - 1) / b;
@@ -38,11 +38,7 @@ struct Smem {
 
 // Read once, and not again before all other layers' have passed.
 __device__ __forceinline__ uint4 load_weights(const __nv_bfloat16* from) {
-  uint4 v;
-  asm volatile("ld.global.nc.L1::no_allocate.L2::cache_hint.v4.u32 {%0, %1, %2, %3}, [%4], %5;"
-               : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-               : "l"(from), "l"(kEvictFirst));
-  return v;
+  return hopper::load_once(from, hopper::kEvictFirst);
 }
 
 // The sums of a warp's 256 columns in eight pieces. Lane 4 p + c holds chunk 4 p + c of each weight row and
@@ -56,8 +52,8 @@ __device__ __forceinline__ void multiply_held(const uint4 (&w)[kRows], const Vec
   for (int r = 0; r < kRows; r += 2) {
     const uint4 &w0 = w[r], &w1 = w[r + 1];
     float d[4] = {};
-    mma_16x8x16(d, {w0.x, w1.x, w0.y, w1.y}, x.x, x.y);
-    mma_16x8x16(d, {w0.z, w1.z, w0.w, w1.w}, x.z, x.w);
+    hopper::mma_16x8x16(d, {w0.x, w1.x, w0.y, w1.y}, x.x, x.y);
+    hopper::mma_16x8x16(d, {w0.z, w1.z, w0.w, w1.w}, x.z, x.w);
     if (lane % 4 == piece / 2) {
       smem.sums[r][warp][piece] = piece % 2 ? d[1] : d[0];
       smem.sums[r + 1][warp][piece] = piece % 2 ? d[3] : d[2];
@@ -89,7 +85,7 @@ __device__ __forceinline__ void store_sums(const LinearHeldParams& p, const Smem
 __global__ void __launch_bounds__(kThreads, 3)
     linear_held_kernel(const __grid_constant__ LinearHeldParams p) {
   __shared__ Smem smem;
-  let_next_kernel_start();
+  hopper::let_next_kernel_start();
   const int group = threadIdx.x / p.group_threads;
   const int vector = threadIdx.x - group * p.group_threads, column = vector * kVector;
   const int first_row = (blockIdx.x * p.groups + group) * p.rows_of_group;
@@ -103,7 +99,7 @@ __global__ void __launch_bounds__(kThreads, 3)
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
     const bool rehearsal = pass == 0;
-    if (!rehearsal) wait_for_previous_kernel();
+    if (!rehearsal) hopper::wait_for_previous_kernel();
     const Vector x = load_vector_if(column < p.in_features && !rehearsal, p.x + column);
     multiply_held(w, x, smem);
     __syncthreads();
@@ -147,7 +143,8 @@ void linear_held(const LinearHeldArgs& args, cudaStream_t stream) {
                            .groups = c.groups,
                            .rows_of_group = c.rows_of_group};
   const int grid = ceil_div(args.out_features, c.groups * c.rows_of_group);
-  SPARROW_CUDA(launch_dependent(linear_held_kernel, dim3(grid), c.groups * c.group_threads, 0, stream, p));
+  SPARROW_CUDA(
+      hopper::launch_dependent(linear_held_kernel, {dim3(grid), c.groups * c.group_threads}, stream, p));
 }
 
 }  // namespace sparrow::ops::cuda

@@ -4,17 +4,16 @@
 #include <algorithm>
 
 #include "device/cuda/check.h"
-#include "msa/sm90/launch.cuh"
-#include "msa/sm90/tensor_map.h"
-#include "ops/cuda/router_few.cuh"
-#include "ops/cuda/router_many.cuh"
-#include "ops/cuda/router_one.cuh"
-#include "ops/cuda/router_select.cuh"
+#include "ops/cuda/router/router_few.cuh"
+#include "ops/cuda/router/router_many.cuh"
+#include "ops/cuda/router/router_one.cuh"
+#include "ops/cuda/router/router_select.cuh"
+#include "sm90/launch.cuh"
+#include "sm90/ptx.cuh"
+#include "sm90/tensor_map.h"
 
 namespace sparrow::ops::cuda {
 namespace {
-
-using namespace msa::sm90;
 
 constexpr int ceil_div(int a, int b) {
   return (a + b - 1) / b;
@@ -37,8 +36,8 @@ __global__ void __launch_bounds__(32 * kSelectWarps)
     select_kernel(const __grid_constant__ Selection p, const float* logits) {
   float logit[kPerLane] = {}, bias[kPerLane];
   load_bias(p, bias);
-  wait_for_previous_kernel();
-  let_next_kernel_start();
+  hopper::wait_for_previous_kernel();
+  hopper::let_next_kernel_start();
   const int row = blockIdx.x * kSelectWarps + threadIdx.x / 32, lane = threadIdx.x % 32;
   if (row >= p.rows) return;
 #pragma unroll
@@ -63,23 +62,25 @@ void route_many(const RouterShape& shape, const RouterArgs& args, const Selectio
   RouterManyParams p{
       .logits = logits, .rows = args.rows, .num_experts = shape.num_experts, .hidden = shape.hidden};
   using Traits = RouterManyTraits;
-  SPARROW_CUDA(make_tensor_map({.data = args.x,
-                                .rows = args.rows,
-                                .columns = shape.hidden,
-                                .box_rows = Traits::kRows,
-                                .box_columns = Traits::kColumns},
-                               &p.x));
-  SPARROW_CUDA(make_tensor_map({.data = args.parts,
-                                .rows = Traits::kTerms * shape.num_experts,
-                                .columns = shape.hidden,
-                                .box_rows = Traits::kRouterBox,
-                                .box_columns = Traits::kColumns},
-                               &p.parts));
+  SPARROW_CUDA(hopper::make_tensor_map({.data = args.x,
+                                        .rows = args.rows,
+                                        .columns = shape.hidden,
+                                        .box_rows = Traits::kRows,
+                                        .box_columns = Traits::kColumns},
+                                       &p.x));
+  SPARROW_CUDA(hopper::make_tensor_map({.data = args.parts,
+                                        .rows = Traits::kTerms * shape.num_experts,
+                                        .columns = shape.hidden,
+                                        .box_rows = Traits::kRouterBox,
+                                        .box_columns = Traits::kColumns},
+                                       &p.parts));
   const dim3 grid(ceil_div(args.rows, Traits::kCluster * Traits::kRows) * Traits::kCluster,
                   ceil_div(shape.num_experts, Traits::kExperts));
-  SPARROW_CUDA(launch_dependent(router_many_kernel, grid, Traits::kThreads, Traits::kSmemBytes, stream, p));
-  SPARROW_CUDA(launch_dependent(select_kernel<kManyExperts / 32>, dim3(ceil_div(args.rows, kSelectWarps)),
-                                32 * kSelectWarps, 0, stream, selection, static_cast<const float*>(logits)));
+  SPARROW_CUDA(
+      hopper::launch_dependent(router_many_kernel, {grid, Traits::kThreads, Traits::kSmemBytes}, stream, p));
+  SPARROW_CUDA(hopper::launch_dependent(select_kernel<kManyExperts / 32>,
+                                        {dim3(ceil_div(args.rows, kSelectWarps)), 32 * kSelectWarps}, stream,
+                                        selection, static_cast<const float*>(logits)));
 }
 
 // The rows from `first` on of a call.
@@ -104,13 +105,13 @@ void launch_few(const FewParams& p, cudaStream_t stream) {
   using Fewest = FewestTraits<kPerLane>;
   if (s.rows <= Fewest::kRows) {
     const dim3 grid(FewTraits::num_parts(p.hidden), ceil_div(s.num_experts, Fewest::kExperts));
-    SPARROW_CUDA(launch_dependent(fewest_kernel<Fewest>, grid, Fewest::kThreads, 0, stream, p));
+    SPARROW_CUDA(hopper::launch_dependent(fewest_kernel<Fewest>, {grid, Fewest::kThreads}, stream, p));
     return;
   }
   const dim3 grid(FewTraits::num_parts(p.hidden) * FewTraits::kCluster,
                   ceil_div(s.num_experts, FewTraits::kExperts), ceil_div(s.rows, FewTraits::kRows));
   const auto kernel = s.rows <= 32 ? few_kernel<2, kPerLane> : few_kernel<4, kPerLane>;
-  SPARROW_CUDA(launch_dependent(kernel, grid, FewTraits::kThreads, 0, stream, p));
+  SPARROW_CUDA(hopper::launch_dependent(kernel, {grid, FewTraits::kThreads}, stream, p));
 }
 
 template <int kVectors>
@@ -119,7 +120,8 @@ void launch_norm_route(const NormRouteParams& p, cudaStream_t stream) {
   const auto kernel = experts <= kManyExperts
                           ? norm_route_kernel<NormRouteTraits<kVectors, kManyExperts / 32>>
                           : norm_route_kernel<NormRouteTraits<kVectors, kMaxExperts / 32>>;
-  SPARROW_CUDA(launch_dependent(kernel, dim3(experts), NormRouteTraits<kVectors, 1>::kThreads, 0, stream, p));
+  SPARROW_CUDA(
+      hopper::launch_dependent(kernel, {dim3(experts), NormRouteTraits<kVectors, 1>::kThreads}, stream, p));
 }
 
 }  // namespace

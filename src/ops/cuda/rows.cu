@@ -4,16 +4,12 @@
 #include <algorithm>
 
 #include "device/cuda/check.h"
-#include "msa/sm90/launch.cuh"
-#include "msa/sm90/ptx.cuh"
 #include "ops/cuda/rows_device.cuh"
+#include "sm90/launch.cuh"
+#include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda {
 namespace {
-
-using msa::sm90::launch_dependent;
-using msa::sm90::let_next_kernel_start;
-using msa::sm90::wait_for_previous_kernel;
 
 constexpr int kMaxThreads = kMaxHidden / kVector;
 constexpr int kSms = 132;  // of an H200
@@ -25,8 +21,8 @@ int ceil_div(int a, int b) {
 // ---- embed ----
 
 __global__ void __launch_bounds__(kMaxThreads) embed_kernel(const __grid_constant__ EmbedArgs p) {
-  wait_for_previous_kernel();
-  let_next_kernel_start();
+  hopper::wait_for_previous_kernel();
+  hopper::let_next_kernel_start();
   const int vectors = p.hidden / kVector;
   for (int row = blockIdx.x; row < p.rows; row += gridDim.x) {
     const int64_t local = int64_t{p.ids[row]} - p.first_vocab_row;
@@ -57,7 +53,7 @@ struct NormParams {
 template <Source kSource, int kVectors, bool kFew>
 __global__ void __launch_bounds__(kMaxThreads / kVectors) norm_kernel(const __grid_constant__ NormParams p) {
   __shared__ double partial[32];
-  if constexpr (kFew) let_next_kernel_start();
+  if constexpr (kFew) hopper::let_next_kernel_start();
   const int vectors = p.hidden / kVector;
   Vector weight[kVectors], x[kVectors], delta[kVectors];
   const auto load_weights = [&] {
@@ -71,8 +67,8 @@ __global__ void __launch_bounds__(kMaxThreads / kVectors) norm_kernel(const __gr
 #pragma unroll 1
   for (int pass = kFew ? 0 : 1; pass < 2; ++pass) {
     const bool rehearsal = kFew && pass == 0;
-    if (!rehearsal) wait_for_previous_kernel();
-    if constexpr (!kFew) let_next_kernel_start();
+    if (!rehearsal) hopper::wait_for_previous_kernel();
+    if constexpr (!kFew) hopper::let_next_kernel_start();
     int row = blockIdx.x, from = row;
     if (kSource == Source::kGather && !rehearsal) from = p.gather[row];
     if (rehearsal) row = from = 0;
@@ -120,7 +116,7 @@ void launch_norm(const NormParams& p, cudaStream_t stream) {
   const bool few = p.rows <= kSms || vectors < 32 * kWide;
   const int threads = ceil_div(ceil_div(vectors, few ? 1 : kWide), 32) * 32;
   const auto kernel = few ? norm_kernel<kSource, 1, true> : norm_kernel<kSource, kWide, false>;
-  SPARROW_CUDA(launch_dependent(kernel, dim3(p.rows), threads, 0, stream, p));
+  SPARROW_CUDA(hopper::launch_dependent(kernel, {dim3(p.rows), threads}, stream, p));
 }
 
 // ---- ids ----
@@ -128,7 +124,7 @@ void launch_norm(const NormParams& p, cudaStream_t stream) {
 // Lets nobody start early: what it writes is metadata, which a successor's successor may read before its own
 // wait.
 __global__ void __launch_bounds__(256) feed_ids_kernel(const __grid_constant__ FeedIdsArgs p) {
-  wait_for_previous_kernel();
+  hopper::wait_for_previous_kernel();
   const int row = blockIdx.x * blockDim.x + threadIdx.x;
   if (row >= p.rows) return;
   const int source = p.source[row];
@@ -141,7 +137,7 @@ void embed(const EmbedArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return;
   const int threads = std::min(ceil_div(args.hidden / kVector, 32) * 32, kMaxThreads);
   SPARROW_CUDA(
-      launch_dependent(embed_kernel, dim3(std::min(args.rows, 32 * kSms)), threads, 0, stream, args));
+      hopper::launch_dependent(embed_kernel, {dim3(std::min(args.rows, 32 * kSms)), threads}, stream, args));
 }
 
 void rms_norm(const RmsNormArgs& args, cudaStream_t stream) {
@@ -180,7 +176,8 @@ void final_norm(const FinalNormArgs& args, cudaStream_t stream) {
 
 void feed_ids(const FeedIdsArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return;
-  SPARROW_CUDA(launch_dependent(feed_ids_kernel, dim3(ceil_div(args.rows, 256)), 256, 0, stream, args));
+  SPARROW_CUDA(
+      hopper::launch_dependent(feed_ids_kernel, {dim3(ceil_div(args.rows, 256)), 256}, stream, args));
 }
 
 }  // namespace sparrow::ops::cuda

@@ -8,6 +8,8 @@
 
 #include <cstdint>
 
+#include "sm90/memory.cuh"
+
 namespace sparrow::ops::cuda {
 
 inline constexpr int kVector = 8;  // bf16 in 16 bytes
@@ -29,24 +31,12 @@ __device__ __forceinline__ void store_vector(__nv_bfloat16* p, const Vector& v) 
 // The same as one instruction with a predicate. A branch around it lets the compiler make two copies of all
 // that follows, of which the one that is taken is the one that no rehearsal has been through.
 __device__ __forceinline__ Vector load_vector_if(bool there, const __nv_bfloat16* p) {
-  uint4 bits;
-  asm volatile(
-      "{\n .reg .pred p;\n setp.ne.u32 p, %5, 0;\n mov.u32 %0, 0;\n mov.u32 %1, 0;\n mov.u32 %2, 0;\n"
-      " mov.u32 %3, 0;\n @p ld.global.v4.u32 {%0, %1, %2, %3}, [%4];\n}"
-      : "=&r"(bits.x), "=&r"(bits.y), "=&r"(bits.z), "=&r"(bits.w)
-      : "l"(p), "r"(static_cast<uint32_t>(there))
-      : "memory");
   Vector v;
-  *reinterpret_cast<uint4*>(&v) = bits;
+  *reinterpret_cast<uint4*>(&v) = hopper::load_global_if(there, p);
   return v;
 }
 __device__ __forceinline__ void store_vector_if(bool there, __nv_bfloat16* p, const Vector& v) {
-  const uint4 bits = *reinterpret_cast<const uint4*>(&v);
-  asm volatile(
-      "{\n .reg .pred p;\n setp.ne.u32 p, %5, 0;\n @p st.global.v4.u32 [%4], {%0, %1, %2, %3};\n}" ::"r"(
-          bits.x),
-      "r"(bits.y), "r"(bits.z), "r"(bits.w), "l"(p), "r"(static_cast<uint32_t>(there))
-      : "memory");
+  hopper::store_global_if(there, p, *reinterpret_cast<const uint4*>(&v));
 }
 
 __device__ __forceinline__ void add_vector(Vector& x, const Vector& delta) {

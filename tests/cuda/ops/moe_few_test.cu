@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "cuda/ops/moe_layer.cuh"
-#include "msa/sm90/ptx.cuh"
+#include "ops/cuda/moe/few/route_few.cuh"
 #include "ops/cuda/moe/launch.cuh"
-#include "ops/cuda/moe/route_few.cuh"
-#include "ops/cuda/moe/route_many.cuh"
+#include "ops/cuda/moe/many/route_many.cuh"
+#include "sm90/launch.cuh"
+#include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda {
 namespace {
@@ -23,8 +24,8 @@ struct Poison {
 
 // Writes NaN, and lets the next kernel start at once.
 __global__ void poison_kernel(Poison p) {
-  msa::sm90::let_next_kernel_start();
-  msa::sm90::wait_for_previous_kernel();
+  hopper::let_next_kernel_start();
+  hopper::wait_for_previous_kernel();
   for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < p.count;
        i += int64_t{gridDim.x} * blockDim.x)
     p.data[i] = {~0u, ~0u, ~0u, ~0u};
@@ -47,7 +48,7 @@ TEST(MoeFew, LaunchesOfAnyNumberOfRowsFollowEachOtherOnOneWorkspace) {
         const Poison poison{reinterpret_cast<uint4*>(layer.workspace.data + kMoeBarrierBytes),
                             int64_t(layer.workspace.count - kMoeBarrierBytes) / 16};
         if (overlapped)
-          launch_overlapped(poison_kernel, 20, 1, 256, 0, nullptr, poison);
+          SPARROW_CUDA(hopper::launch_dependent(poison_kernel, {dim3(20), 256}, nullptr, poison));
         else
           poison_kernel<<<20, 256>>>(poison);
         moe(shape, args, nullptr);
@@ -162,15 +163,16 @@ TEST(MoeRoute, OnlyPairsThatAreThereHitAnExpert) {
     const std::vector<int32_t> hit = experts.download();
     EXPECT_EQ(std::set<int32_t>(hit.begin() + 1, hit.begin() + 1 + hit[0]), want) << real << " of " << rows;
     shares.poison();
-    launch_overlapped(route_many_kernel, RouteMany::kCluster, 1, RouteMany::kThreads, 0, nullptr,
-                      RouteManyParams{.ids = layer.ids.data,
-                                      .row_at = row_at.data,
-                                      .place_of = place_of.data,
-                                      .shares = shares.data,
-                                      .num_shares = num_shares.data,
-                                      .rows = rows,
-                                      .num_experts = 60,
-                                      .top_k = 4});
+    SPARROW_CUDA(hopper::launch_dependent(route_many_kernel, {dim3(RouteMany::kCluster), RouteMany::kThreads},
+                                          nullptr,
+                                          RouteManyParams{.ids = layer.ids.data,
+                                                          .row_at = row_at.data,
+                                                          .place_of = place_of.data,
+                                                          .shares = shares.data,
+                                                          .num_shares = num_shares.data,
+                                                          .rows = rows,
+                                                          .num_experts = 60,
+                                                          .top_k = 4}));
     const std::vector<Share> tiles = shares.download();
     std::set<int32_t> hit_many;
     for (int i = 0; i < num_shares.download()[0]; ++i) hit_many.insert(tiles[i].expert);

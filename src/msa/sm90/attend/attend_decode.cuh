@@ -7,6 +7,8 @@
 #pragma once
 
 #include "msa/sm90/attend/attend_decode_warp.cuh"
+#include "sm90/launch.cuh"
+#include "sm90/ptx.cuh"
 
 namespace msa::sm90 {
 
@@ -54,7 +56,7 @@ template <typename Traits>
 __device__ inline void finish(const AttendDecodeParams& p, AttendDecodeShared<Traits>& shared, int unit,
                               int rank, int splits, float out_scale, int warp, int lane) {
   __nv_bfloat16* out = p.out + int64_t{unit} * p.group * Traits::kDim + lane * 4;
-  if (splits > 1) cluster_wait();  // all CTAs run, and have done with their tables
+  if (splits > 1) hopper::cluster_wait();  // all CTAs run, and have done with their tables
   __syncthreads();
 #pragma unroll
   for (int row = warp; row < Traits::kRows; row += Traits::kWarps) {
@@ -69,14 +71,15 @@ __device__ inline void finish(const AttendDecodeParams& p, AttendDecodeShared<Tr
     } else {
       const int shift = __ffs(splits) - 1, owner = row & (splits - 1);
       const int entry = (rank * Traits::kRows + row) >> shift;
-      const uint32_t full = cluster_address(&shared.inbox_full, owner);
-      store_cluster(cluster_address(&shared.inbox.out[entry][lane * 4], owner), value, full);
+      const uint32_t full = hopper::cluster_address(&shared.inbox_full, owner);
+      hopper::store_cluster(hopper::cluster_address(&shared.inbox.out[entry][lane * 4], owner), value, full);
       if (lane == 0)
-        store_cluster(cluster_address(&shared.inbox.max_sum[entry], owner), make_float2(max, sum), full);
+        hopper::store_cluster(hopper::cluster_address(&shared.inbox.max_sum[entry], owner),
+                              make_float2(max, sum), full);
     }
   }
   if (splits == 1 || rank >= p.group) return;
-  mbarrier_wait_cluster(&shared.inbox_full, 0);
+  hopper::mbarrier_wait_cluster(&shared.inbox_full, 0);
   switch (splits) {
     case 2:
       return merge_splits<Traits, 2>(p, shared, rank, out_scale, out, warp, lane);
@@ -104,11 +107,11 @@ struct DecodeFetch {
     if (slots == 0) return;
     const int from = __shfl_sync(~0u, tile, __ffs(slots) - 1) + value;
     if (lane == 0) {
-      mbarrier_arrive_expect(&full[place], Traits::kPlaceBytes);
+      hopper::mbarrier_arrive_expect(&full[place], Traits::kPlaceBytes);
       if constexpr (Traits::kTogether) {
-        tma_load_3d(ring[place], &map, &full[place], 0, first_key, from);
+        hopper::tma_load_3d(ring[place], &map, &full[place], 0, first_key, from);
       } else {
-        tma_load_3d(ring[place], &map, &full[place], 0, from * Traits::kBlock + first_key, 0);
+        hopper::tma_load_3d(ring[place], &map, &full[place], 0, from * Traits::kBlock + first_key, 0);
       }
     }
     if (Traits::kTogether || value) slots &= slots - 1;
@@ -137,13 +140,13 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
   auto& shared = *reinterpret_cast<AttendDecodeShared<Traits>*>(shared_bytes);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int unit = blockIdx.x / splits, rank = blockIdx.x % splits, head = unit % p.kv_heads;
-  let_next_kernel_start();
-  if (lane < Traits::kRing) mbarrier_init(&shared.full[warp][lane], 1);
+  hopper::let_next_kernel_start();
+  if (lane < Traits::kRing) hopper::mbarrier_init(&shared.full[warp][lane], 1);
   if (threadIdx.x == 0) {
-    mbarrier_init(&shared.inbox_full, 1);
-    prefetch_tensor_map(&map);
+    hopper::mbarrier_init(&shared.inbox_full, 1);
+    hopper::prefetch_tensor_map(&map);
   }
-  mbarrier_init_fence();
+  hopper::mbarrier_init_fence();
 
   // The step's metadata is older than the kernel before.
   const auto [request, position] = request_and_position(p, unit / p.kv_heads);
@@ -154,8 +157,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
     for (int i = threadIdx.x; i < p.max_blocks; i += Traits::kThreads) shared.table[i] = table[i];
   __syncthreads();
   if (threadIdx.x == 0 && rank < p.group)  // what all CTAs send of this one's rows
-    mbarrier_arrive_expect(&shared.inbox_full, ((p.group - 1 - rank) / splits + 1) * splits *
-                                                   (Traits::kDim * sizeof(float) + sizeof(float2)));
+    hopper::mbarrier_arrive_expect(&shared.inbox_full, ((p.group - 1 - rank) / splits + 1) * splits *
+                                                           (Traits::kDim * sizeof(float) + sizeof(float2)));
 
   const int slot = lane * splits + rank, first_key = warp * Traits::kWarpKeys;
   const int blocks = position >= 0 ? position / Traits::kBlock + 1 : 0;
@@ -181,7 +184,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
     started = !__any_sync(~0u, visible > 0 && block * Traits::kBlock + first_key + visible > first_new);
     if (started) start_fetch();
   }
-  wait_for_previous_kernel();
+  hopper::wait_for_previous_kernel();
 
   const int query_row = threadIdx.x / 16, query_piece = threadIdx.x % 16;
   uint4 eight = {};
@@ -202,7 +205,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
   if (!whole) look_up();
   const uint32_t mine = __ballot_sync(~0u, visible > 0);
   if (!started) start_fetch();
-  if (splits > 1) cluster_arrive_relaxed();  // the pages are in registers
+  if (splits > 1) hopper::cluster_arrive_relaxed();  // the pages are in registers
 
   AttendDecodeWarp<Traits>::store_query(shared.query[query_row], query_piece, eight);
   const float k_scale = p.kv_scales != nullptr ? p.kv_scales[2 * head] : 1;
@@ -211,12 +214,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
   __syncthreads();
 
   AttendDecodeWarp<Traits> state;
-  const uint32_t query = smem_address(shared.query);
+  const uint32_t query = hopper::smem_address(shared.query);
   int place = 0;
   uint32_t parity = 0;
   const auto wait = [&] {
-    mbarrier_wait(&shared.full[warp][place], parity);
-    return smem_address(shared.area[warp].ring[place]);
+    hopper::mbarrier_wait(&shared.full[warp][place], parity);
+    return hopper::smem_address(shared.area[warp].ring[place]);
   };
   const auto release = [&] {
     __syncwarp();
@@ -244,27 +247,14 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
 template <typename Traits>
 cudaError_t launch_attend_decode_kernel(const AttendDecodeParams& p, const CUtensorMap& map, int splits,
                                         cudaStream_t stream) {
-  const auto kernel = attend_decode_kernel<Traits>;
   constexpr int kBytes = static_cast<int>(sizeof(AttendDecodeShared<Traits>));
   static_assert(kBytes <= 113 * 1024, "two CTAs on an SM");
-  constexpr int kPortableCluster = 8;
-  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (error == cudaSuccess && splits > kPortableCluster)
-    error = cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-  if (error != cudaSuccess) return error;
-  cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(splits), 1, 1};
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(p.rows * p.kv_heads * splits);
-  config.blockDim = dim3(Traits::kThreads);
-  config.dynamicSmemBytes = kBytes;
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = splits > 1 ? 2 : 1;
-  return cudaLaunchKernelEx(&config, kernel, p, map, splits);
+  return hopper::launch_dependent(attend_decode_kernel<Traits>,
+                                  {.grid = dim3(p.rows * p.kv_heads * splits),
+                                   .threads = Traits::kThreads,
+                                   .smem_bytes = kBytes,
+                                   .cluster = splits},
+                                  stream, p, map, splits);
 }
 
 }  // namespace msa::sm90

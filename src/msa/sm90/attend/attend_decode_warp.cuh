@@ -6,9 +6,11 @@
 
 #include "msa/sm90/attend/attend_decode.h"
 #include "msa/sm90/index/index_select.cuh"
-#include "msa/sm90/ptx.cuh"
 #include "msa/sm90/softmax.cuh"
-#include "msa/sm90/widen.cuh"
+#include "sm90/convert.cuh"
+#include "sm90/memory.cuh"
+#include "sm90/mma.cuh"
+#include "sm90/ptx.cuh"
 
 namespace msa::sm90 {
 
@@ -71,9 +73,9 @@ struct AttendDecodeWarp {
 
   __device__ static void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (Traits::kFp8) {
-      mma_16x8x16_f16(d, a, b0, b1);
+      hopper::mma_16x8x16_f16(d, a, b0, b1);
     } else {
-      mma_16x8x16(d, a, b0, b1);
+      hopper::mma_16x8x16(d, a, b0, b1);
     }
   }
 
@@ -84,8 +86,8 @@ struct AttendDecodeWarp {
       *reinterpret_cast<uint4*>(row + piece * 8) = eight;
     } else {
       __nv_bfloat16* step = row + piece / 2 * 16 + piece % 2 * 4;
-      *reinterpret_cast<uint2*>(step) = {f16_of_bf16(eight.x), f16_of_bf16(eight.z)};
-      *reinterpret_cast<uint2*>(step + 8) = {f16_of_bf16(eight.y), f16_of_bf16(eight.w)};
+      *reinterpret_cast<uint2*>(step) = {hopper::f16_of_bf16(eight.x), hopper::f16_of_bf16(eight.z)};
+      *reinterpret_cast<uint2*>(step + 8) = {hopper::f16_of_bf16(eight.y), hopper::f16_of_bf16(eight.w)};
     }
   }
 
@@ -98,23 +100,23 @@ struct AttendDecodeWarp {
     for (int step = 0; step < 8; step += Traits::kFp8 ? 2 : 1) {
       uint32_t b[4];
       if constexpr (Traits::kFp8) {  // matrices: both key tiles of this step, then of the next
-        ldmatrix_x4(b, piece_address(k, row, step + lane / 16));
+        hopper::ldmatrix_x4(b, piece_address(k, row, step + lane / 16));
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           uint32_t a[4];
-          ldmatrix_x4(a, a_address + (step + i) * 32);
+          hopper::ldmatrix_x4(a, a_address + (step + i) * 32);
 #pragma unroll
           for (int tile = 0; tile < 2; ++tile) {
             uint32_t low, high;
-            widen_e4m3_f16(b[i * 2 + tile], low, high);
+            hopper::widen_e4m3_f16(b[i * 2 + tile], low, high);
             multiply(sums[i][tile], a, low, high);
           }
         }
       } else {  // matrices: both halves of the step's channels for the first key tile, then for the second
-        ldmatrix_x4(b,
-                    piece_address(k + step / 4 * Traits::kWarpKeys * 128, row, step % 4 * 2 + lane / 8 % 2));
+        hopper::ldmatrix_x4(
+            b, piece_address(k + step / 4 * Traits::kWarpKeys * 128, row, step % 4 * 2 + lane / 8 % 2));
         uint32_t a[4];
-        ldmatrix_x4(a, a_address + step * 32);
+        hopper::ldmatrix_x4(a, a_address + step * 32);
         multiply(sums[step % 2][0], a, b[0], b[1]);
         multiply(sums[step % 2][1], a, b[2], b[3]);
       }
@@ -137,7 +139,7 @@ struct AttendDecodeWarp {
 #pragma unroll
     for (int piece = 0; piece < 8 * Traits::kHalves; piece += 2) {
       uint32_t b[4];  // the first and last eight keys of one piece, then of the next
-      ldmatrix_x4_transposed(
+      hopper::ldmatrix_x4_transposed(
           b, piece_address(v + piece / 8 * Traits::kWarpKeys * 128, lane % 16, piece % 8 + lane / 16));
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -145,7 +147,7 @@ struct AttendDecodeWarp {
           uint32_t even[2], odd[2];
 #pragma unroll
           for (int h = 0; h < 2; ++h)  // from (key, channel) 00 01 10 11 to 00 10 and 01 11
-            widen_e4m3_f16(__byte_perm(b[2 * i + h], 0, 0x3120), even[h], odd[h]);
+            hopper::widen_e4m3_f16(__byte_perm(b[2 * i + h], 0, 0x3120), even[h], odd[h]);
           multiply(out[2 * (piece + i)], a, even[0], even[1]);
           multiply(out[2 * (piece + i) + 1], a, odd[0], odd[1]);
         } else {
@@ -168,8 +170,8 @@ struct AttendDecodeWarp {
     for (int line = visible * 8 + lane; line < Traits::kWarpKeys * 8; line += 32)
 #pragma unroll
       for (int half = 0; half < Traits::kHalves; ++half)
-        store_shared(v + half * Traits::kWarpKeys * 128 + line * 16, uint4{});
-    fence_async_shared();  // the copy engine may write here next
+        hopper::store_shared(v + half * Traits::kWarpKeys * 128 + line * 16, uint4{});
+    hopper::fence_async_shared();  // the copy engine may write here next
     __syncwarp();
   }
 

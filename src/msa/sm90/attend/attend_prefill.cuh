@@ -6,6 +6,8 @@
 #pragma once
 
 #include "msa/sm90/attend/attend_prefill_feed.cuh"
+#include "sm90/ptx.cuh"
+#include "sm90/wgmma.cuh"
 
 namespace msa::sm90 {
 
@@ -22,15 +24,15 @@ struct PrefillConsumer {
 
   __device__ void issue_scores(int q_stage, int kv_stage, float (&s)[64]) const {
     // Offsets within a tile never carry out of a descriptor's address field, so one sum makes each.
-    const uint64_t a = wgmma_descriptor(&shared.q[wg][q_stage]) + kGroupStrideOfQ;
-    const uint64_t b = wgmma_descriptor(&shared.k[kv_stage]);
-    wgmma_fence();
+    const uint64_t a = hopper::wgmma_descriptor(&shared.q[wg][q_stage]) + kGroupStrideOfQ;
+    const uint64_t b = hopper::wgmma_descriptor(&shared.k[kv_stage]);
+    hopper::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 8; ++step)
-      wgmma_64x128x16(s, a + (step / 4 * 1024 + step % 4 * 32) / 16,
-                      b + (step / 4 * static_cast<int>(sizeof(shared.k[0][0])) + step % 4 * 32) / 16,
-                      step > 0);
-    wgmma_commit();
+      hopper::wgmma<128>(s, a + (step / 4 * 1024 + step % 4 * 32) / 16,
+                         b + (step / 4 * static_cast<int>(sizeof(shared.k[0][0])) + step % 4 * 32) / 16,
+                         step > 0);
+    hopper::wgmma_commit();
   }
 
   // Keys past `limit` are not there for the row (h = 0: rows lane / 4, 1: eight further).
@@ -105,14 +107,14 @@ struct PrefillConsumer {
   __device__ void clear_unwritten(int kv_stage, int visible) const {
     for (int i = visible * 8 + warp * 32 + lane; i < Traits::kBlock * 8; i += 128)
       for (int h = 0; h < 2; ++h) reinterpret_cast<uint4*>(shared.v[kv_stage][h])[i] = make_uint4(0, 0, 0, 0);
-    fence_async_shared();
-    named_barrier_sync(1 + wg, 128);
+    hopper::fence_async_shared();
+    hopper::named_barrier_sync(1 + wg, 128);
   }
 
   __device__ void attend() {
     for (int round = 0;; ++round) {
       const int stage = round % Traits::kQStages;
-      mbarrier_wait(&shared.q_full[wg][stage], round / Traits::kQStages & 1);
+      hopper::mbarrier_wait(&shared.q_full[wg][stage], round / Traits::kQStages & 1);
       const PrefillTile& tile = shared.tile[wg][stage];
       const int kv_stage = tile.kv_stage, kv_parity = tile.kv_parity, last = tile.last,
                 visible = tile.visible;
@@ -122,26 +124,26 @@ struct PrefillConsumer {
                 second = (warp * 16 + lane / 4 + 8) / Traits::kGroup;
       const int partial[2] = {tile.partial[first], tile.partial[second]};
       const int limit[2] = {tile.limit[first], tile.limit[second]};
-      mbarrier_wait(&shared.k_full[kv_stage], kv_parity);
+      hopper::mbarrier_wait(&shared.k_full[kv_stage], kv_parity);
       float s[64];
       issue_scores(stage, kv_stage, s);
-      wgmma_wait<0>();
-      wgmma_pin(s);
+      hopper::wgmma_wait<0>();
+      hopper::wgmma_pin(s);
       __syncwarp();
-      if (lane == 0) mbarrier_arrive(&shared.q_empty[wg][stage]);
+      if (lane == 0) hopper::mbarrier_arrive(&shared.q_empty[wg][stage]);
       if (__any_sync(~0u, min(limit[0], limit[1]) < Traits::kBlock - 1))
         mask(s, 0, limit[0]), mask(s, 1, limit[1]);
       uint32_t a[8][4];
       float top[2], sum[2];
       softmax(s, scale_log2, a, top, sum);
-      mbarrier_wait(&shared.v_full[kv_stage], kv_parity);
+      hopper::mbarrier_wait(&shared.v_full[kv_stage], kv_parity);
       if (visible < Traits::kBlock) clear_unwritten(kv_stage, visible);
       float o[64];
       issue_value_products<Traits::kFp8>(o, a, &shared.v[kv_stage], sizeof(shared.v[0][0]), false);
-      wgmma_wait<0>();
-      wgmma_pin(o);
+      hopper::wgmma_wait<0>();
+      hopper::wgmma_pin(o);
       __syncwarp();
-      if (last && lane == 0) mbarrier_arrive(&shared.kv_empty[kv_stage]);
+      if (last && lane == 0) hopper::mbarrier_arrive(&shared.kv_empty[kv_stage]);
       store(o, 0, partial[0], top[0], sum[0]);
       store(o, 1, partial[1], top[1], sum[1]);
     }
@@ -159,32 +161,33 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
   if (threadIdx.x == 0) {
     for (int s = 0; s < Traits::kKvStages; ++s) {
       const int fillers = Traits::kFp8 ? Traits::kConsumers : 1;
-      mbarrier_init(&shared.k_full[s], fillers), mbarrier_init(&shared.v_full[s], fillers);
-      mbarrier_init(&shared.raw_full[s][0], 1), mbarrier_init(&shared.raw_full[s][1], 1);
-      mbarrier_init(&shared.item_full[s], 1), mbarrier_init(&shared.item_empty[s], Traits::kConsumers);
-      mbarrier_init(&shared.kv_empty[s], 4 * Traits::kConsumers);
+      hopper::mbarrier_init(&shared.k_full[s], fillers), hopper::mbarrier_init(&shared.v_full[s], fillers);
+      hopper::mbarrier_init(&shared.raw_full[s][0], 1), hopper::mbarrier_init(&shared.raw_full[s][1], 1);
+      hopper::mbarrier_init(&shared.item_full[s], 1),
+          hopper::mbarrier_init(&shared.item_empty[s], Traits::kConsumers);
+      hopper::mbarrier_init(&shared.kv_empty[s], 4 * Traits::kConsumers);
     }
     for (int c = 0; c < Traits::kConsumers; ++c)
       for (int s = 0; s < Traits::kQStages; ++s)
-        mbarrier_init(&shared.q_full[c][s], 1), mbarrier_init(&shared.q_empty[c][s], 4);
-    mbarrier_init_fence();
+        hopper::mbarrier_init(&shared.q_full[c][s], 1), hopper::mbarrier_init(&shared.q_empty[c][s], 4);
+    hopper::mbarrier_init_fence();
   }
   __syncthreads();
   // No wait here: each CTA of the union kernel before this one let it start after a wait of its own, so all
   // but that kernel is over, and nothing here reads what that kernel writes. The scheduler waits at its end
   // instead, so that whoever waits for this kernel waits for both.
-  let_next_kernel_start();
+  hopper::let_next_kernel_start();
   if (wg == 0) {
-    shrink_registers<Traits::kProducerRegisters>();
+    hopper::shrink_registers<Traits::kProducerRegisters>();
     PrefillProducer<Traits> producer = {p, ws, maps, shared, lane};
     if (warp == Traits::kConsumers) {
       producer.schedule();
-      wait_for_previous_kernel();
+      hopper::wait_for_previous_kernel();
     } else {
       producer.feed(warp);
     }
   } else {
-    grow_registers<Traits::kConsumerRegisters>();
+    hopper::grow_registers<Traits::kConsumerRegisters>();
     PrefillConsumer<Traits>{p, ws, shared, wg - 1, warp, lane}.attend();
   }
 }

@@ -15,7 +15,7 @@
 
 #include <cstdint>
 
-#include "msa/sm90/tensor_map.h"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 
@@ -40,7 +40,7 @@ struct AttendPrefillParams {
   int group = 16;  // query heads per KV head: 4, 8 or 16
   int top_k = 16;
   int max_blocks = 0;
-  Element kv_type = Element::kBF16;
+  hopper::Element kv_type = hopper::Element::kBF16;
   float scale = 0.08838834764831845f;  // of the softmax
   float union_limit = kUnionLimit;     // 0: no tile walks its union; infinity: all do
 };

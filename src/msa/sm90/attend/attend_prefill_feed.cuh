@@ -4,17 +4,19 @@
 
 #include "msa/sm90/attend/attend_prefill.h"
 #include "msa/sm90/attend/invert.cuh"
-#include "msa/sm90/ptx.cuh"
 #include "msa/sm90/softmax.cuh"
-#include "msa/sm90/wgmma.cuh"
-#include "msa/sm90/widen.cuh"
+#include "sm90/convert.cuh"
+#include "sm90/memory.cuh"
+#include "sm90/ptx.cuh"
+#include "sm90/tensor_map.h"
+#include "sm90/wgmma.cuh"
 
 namespace msa::sm90 {
 
-template <int kGroupSize, Element kKvType>
+template <int kGroupSize, hopper::Element kKvType>
 struct AttendPrefillTraits {
   static constexpr int kGroup = kGroupSize, kBlock = 128, kDim = 128;
-  static constexpr bool kFp8 = kKvType == Element::kE4M3;
+  static constexpr bool kFp8 = kKvType == hopper::Element::kE4M3;
   static constexpr int kTileRows = 64, kTileQueries = kTileRows / kGroup;
   static constexpr int kConsumers = 3;  // warpgroups
   static constexpr int kThreads = 128 * (kConsumers + 1), kMinCtasPerSm = 1;
@@ -66,13 +68,13 @@ struct PrefillMaps {
 template <int kWarps, int kUnroll, bool kF16>
 __device__ __forceinline__ void widen_tile(void* tile, int warp, int lane) {
   constexpr int kHalfBytes = 128 * 128, kSteps = 64 / kUnroll;
-  const uint32_t base = smem_address(tile);
+  const uint32_t base = hopper::smem_address(tile);
   const uint32_t from = base + kHalfBytes + lane * 8, to = base + lane / 8 % 2 * kHalfBytes + lane / 16 * 128;
 #pragma unroll 1
   for (int step = warp; step < kSteps; step += kWarps) {
     uint64_t raw[kUnroll];
 #pragma unroll
-    for (int n = 0; n < kUnroll; ++n) raw[n] = load_shared_64(from + (step * kUnroll + n) * 256);
+    for (int n = 0; n < kUnroll; ++n) raw[n] = hopper::load_shared_64(from + (step * kUnroll + n) * 256);
     __syncwarp();
 #pragma unroll
     for (int n = 0; n < kUnroll; ++n) {
@@ -80,13 +82,13 @@ __device__ __forceinline__ void widen_tile(void* tile, int warp, int lane) {
       const uint32_t words[2] = {static_cast<uint32_t>(raw[n]), static_cast<uint32_t>(raw[n] >> 32)};
       uint4 wide;
       if constexpr (kF16)
-        widen_e4m3_f16(words[0], wide.x, wide.y), widen_e4m3_f16(words[1], wide.z, wide.w);
+        hopper::widen_e4m3_f16(words[0], wide.x, wide.y), hopper::widen_e4m3_f16(words[1], wide.z, wide.w);
       else
-        widen_e4m3(words[0], wide.x, wide.y), widen_e4m3(words[1], wide.z, wide.w);
-      store_shared(to + pair * 256 + ((lane ^ row) % 8) * 16, wide);
+        hopper::widen_e4m3(words[0], wide.x, wide.y), hopper::widen_e4m3(words[1], wide.z, wide.w);
+      hopper::store_shared(to + pair * 256 + ((lane ^ row) % 8) * 16, wide);
     }
   }
-  fence_async_shared();
+  hopper::fence_async_shared();
   __syncwarp();
 }
 
@@ -94,16 +96,16 @@ __device__ __forceinline__ void widen_tile(void* tile, int warp, int lane) {
 template <bool kF16>
 __device__ __forceinline__ void issue_value_products(float (&o)[64], const uint32_t (&a)[8][4], const void* v,
                                                      uint32_t half_bytes, bool accumulate) {
-  const uint64_t b = wgmma_descriptor(v, half_bytes);
-  wgmma_fence();
+  const uint64_t b = hopper::wgmma_descriptor(v, half_bytes);
+  hopper::wgmma_fence();
 #pragma unroll
   for (int step = 0; step < 8; ++step) {
     if constexpr (kF16)
-      wgmma_64x128x16_f16<1>(o, a[step], b + step * 2048 / 16, accumulate || step > 0);
+      hopper::wgmma_f16<128, 1>(o, a[step], b + step * 2048 / 16, accumulate || step > 0);
     else
-      wgmma_64x128x16<1>(o, a[step], b + step * 2048 / 16, accumulate || step > 0);
+      hopper::wgmma<128, 1>(o, a[step], b + step * 2048 / 16, accumulate || step > 0);
   }
-  wgmma_commit();
+  hopper::wgmma_commit();
 }
 
 __device__ inline float scale_of_keys(const AttendPrefillParams& p, int head) {
@@ -111,20 +113,6 @@ __device__ inline float scale_of_keys(const AttendPrefillParams& p, int head) {
 }
 __device__ inline float scale_of_values(const AttendPrefillParams& p, int head) {
   return p.kv_scales == nullptr ? 1 : p.kv_scales[2 * head + 1];
-}
-
-__device__ __forceinline__ void tma_load_4d(void* dst, const CUtensorMap* map, uint64_t* bar, int x, int y,
-                                            int z, int w) {
-  asm volatile(
-      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(smem_address(dst)),
-      "l"(reinterpret_cast<uint64_t>(map)), "r"(smem_address(bar)), "r"(x), "r"(y), "r"(z), "r"(w)
-      : "memory");
-}
-
-__device__ __forceinline__ void mbarrier_arrive_many(uint64_t* bar, uint32_t count) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(smem_address(bar)), "r"(count)
-               : "memory");
 }
 
 // Four warps feed a CTA. The scheduler takes items and loads K and V; feeder w gathers the queries of
@@ -178,11 +166,11 @@ struct PrefillProducer {
 
   __device__ void publish(const PrefillItem& item, int unit) {
     const int stage = items_done % Traits::kKvStages;
-    mbarrier_wait(&shared.item_empty[stage], (items_done / Traits::kKvStages & 1) ^ 1);
-    mbarrier_wait(&shared.kv_empty[stage], (items_done / Traits::kKvStages & 1) ^ 1);
+    hopper::mbarrier_wait(&shared.item_empty[stage], (items_done / Traits::kKvStages & 1) ^ 1);
+    hopper::mbarrier_wait(&shared.kv_empty[stage], (items_done / Traits::kKvStages & 1) ^ 1);
     if (lane == 0) {
       shared.item[stage] = item, shared.unit[stage] = unit;
-      mbarrier_arrive(&shared.item_full[stage]);
+      hopper::mbarrier_arrive(&shared.item_full[stage]);
       if (unit >= 0) load_kv(item, unit % p.kv_heads, stage);
     }
     __syncwarp();
@@ -193,37 +181,37 @@ struct PrefillProducer {
     const int row = (item.page * p.kv_heads + head) * 2 * Traits::kBlock;
     if constexpr (Traits::kFp8) {
       uint64_t* full = shared.raw_full[stage];
-      mbarrier_arrive_expect(&full[0], sizeof(shared.k[0][1]));
-      tma_load_2d(shared.k[stage][1], &maps.kv, &full[0], 0, row);
-      mbarrier_arrive_expect(&full[1], sizeof(shared.v[0][1]));
-      tma_load_2d(shared.v[stage][1], &maps.kv, &full[1], 0, row + Traits::kBlock);
+      hopper::mbarrier_arrive_expect(&full[0], sizeof(shared.k[0][1]));
+      hopper::tma_load_2d(shared.k[stage][1], &maps.kv, &full[0], 0, row);
+      hopper::mbarrier_arrive_expect(&full[1], sizeof(shared.v[0][1]));
+      hopper::tma_load_2d(shared.v[stage][1], &maps.kv, &full[1], 0, row + Traits::kBlock);
     } else {
-      mbarrier_arrive_expect(&shared.k_full[stage], sizeof(shared.k[0]));
-      tma_load_3d(shared.k[stage], &maps.kv, &shared.k_full[stage], 0, row, 0);
-      mbarrier_arrive_expect(&shared.v_full[stage], sizeof(shared.v[0]));
-      tma_load_3d(shared.v[stage], &maps.kv, &shared.v_full[stage], 0, row + Traits::kBlock, 0);
+      hopper::mbarrier_arrive_expect(&shared.k_full[stage], sizeof(shared.k[0]));
+      hopper::tma_load_3d(shared.k[stage], &maps.kv, &shared.k_full[stage], 0, row, 0);
+      hopper::mbarrier_arrive_expect(&shared.v_full[stage], sizeof(shared.v[0]));
+      hopper::tma_load_3d(shared.v[stage], &maps.kv, &shared.v_full[stage], 0, row + Traits::kBlock, 0);
     }
     const int tiles = ((item.count_visible & 0xffff) + Traits::kTileQueries - 1) / Traits::kTileQueries;
     if (tiles < Traits::kConsumers)  // for the warpgroups without a tile
-      mbarrier_arrive_many(&shared.kv_empty[stage], 4 * (Traits::kConsumers - tiles));
+      hopper::mbarrier_arrive_many(&shared.kv_empty[stage], 4 * (Traits::kConsumers - tiles));
   }
 
   // A feeding warp's share of an item's K and V. K meets bf16 queries: turning those into f16 once for each
   // tile would take the warpgroups' time.
   __device__ void widen(int warp, int stage, int parity) {
-    mbarrier_wait(&shared.raw_full[stage][0], parity);
+    hopper::mbarrier_wait(&shared.raw_full[stage][0], parity);
     widen_tile<Traits::kConsumers, 4, false>(shared.k[stage], warp, lane);
-    if (lane == 0) mbarrier_arrive(&shared.k_full[stage]);
-    mbarrier_wait(&shared.raw_full[stage][1], parity);
+    if (lane == 0) hopper::mbarrier_arrive(&shared.k_full[stage]);
+    hopper::mbarrier_wait(&shared.raw_full[stage][1], parity);
     widen_tile<Traits::kConsumers, 4, true>(shared.v[stage], warp, lane);
-    if (lane == 0) mbarrier_arrive(&shared.v_full[stage]);
+    if (lane == 0) hopper::mbarrier_arrive(&shared.v_full[stage]);
   }
 
   // One tile for warpgroup `wg`: lane i < kTileQueries brings query i's entry.
   __device__ void load_q(int wg, int round, const PrefillTile& tile, const PrefillItem& item, int head,
                          int entry) {
     const int stage = round % Traits::kQStages;
-    mbarrier_wait(&shared.q_empty[wg][stage], (round / Traits::kQStages & 1) ^ 1);
+    hopper::mbarrier_wait(&shared.q_empty[wg][stage], (round / Traits::kQStages & 1) ^ 1);
     PrefillTile& out = shared.tile[wg][stage];
     const bool valid = lane < Traits::kTileQueries && entry != -1;
     const int queries = __popc(__ballot_sync(~0u, valid));
@@ -240,15 +228,15 @@ struct PrefillProducer {
     __syncwarp();
     uint64_t* full = &shared.q_full[wg][stage];
     if (lane == 0)
-      mbarrier_arrive_expect(full, queries * Traits::kGroup * Traits::kDim * sizeof(__nv_bfloat16));
+      hopper::mbarrier_arrive_expect(full, queries * Traits::kGroup * Traits::kDim * sizeof(__nv_bfloat16));
     __syncwarp();
     if (!valid) return;
     if constexpr (Traits::kGroup >= 8) {
-      tma_load_4d(&shared.q[wg][stage][lane * Traits::kGroup / 8], &maps.q, full, 0, 0, 0,
-                  group * (Traits::kGroup / 8));
+      hopper::tma_load_4d(&shared.q[wg][stage][lane * Traits::kGroup / 8], &maps.q, full, 0, 0, 0,
+                          group * (Traits::kGroup / 8));
     } else {
       for (int h = 0; h < 2; ++h)  // two queries share each eight rows
-        tma_load_4d(&shared.q[wg][stage][lane / 2][h][lane % 2 * 4], &maps.q, full, 0, 0, h, group);
+        hopper::tma_load_4d(&shared.q[wg][stage][lane / 2][h][lane % 2 * 4], &maps.q, full, 0, 0, h, group);
     }
   }
 
@@ -258,11 +246,11 @@ struct PrefillProducer {
         reinterpret_cast<const int32_t*>(static_cast<const char*>(p.workspace) + ws.entries);
     for (int tiles_before = 0, round = 0;; ++items_done) {
       const int stage = items_done % Traits::kKvStages, parity = items_done / Traits::kKvStages & 1;
-      mbarrier_wait(&shared.item_full[stage], parity);
+      hopper::mbarrier_wait(&shared.item_full[stage], parity);
       const PrefillItem item = shared.item[stage];
       const int unit = shared.unit[stage];
       __syncwarp();
-      if (lane == 0) mbarrier_arrive(&shared.item_empty[stage]);
+      if (lane == 0) hopper::mbarrier_arrive(&shared.item_empty[stage]);
       if (unit < 0) {
         PrefillTile end = {};
         end.kv_stage = -1;

@@ -6,142 +6,12 @@
 // probabilities are 0), so its result does not depend on its neighbours.
 #pragma once
 
-#include "msa/sm90/attend/attend_prefill_feed.cuh"
-#include "msa/sm90/attend/query_tile.cuh"
+#include "msa/sm90/attend/attend_union_feed.cuh"
+#include "sm90/convert.cuh"
+#include "sm90/ptx.cuh"
+#include "sm90/wgmma.cuh"
 
 namespace msa::sm90 {
-
-template <int kGroupSize, Element kKvType>
-struct AttendUnionTraits {
-  static constexpr int kGroup = kGroupSize, kBlock = 128, kDim = 128;
-  static constexpr bool kFp8 = kKvType == Element::kE4M3;
-  static constexpr int kTileRows = 64, kTileQueries = kTileRows / kGroup;  // of a warpgroup
-  static constexpr int kConsumers = 3, kCtaQueries = kConsumers * kTileQueries;
-  static constexpr int kThreads = 128 * (kConsumers + 1), kMinCtasPerSm = 1;
-  static constexpr int kRing = 5;  // slots, each the K or the V of a block
-  static constexpr int kProducerRegisters = 32, kConsumerRegisters = 160;
-  static constexpr int kHalf = 64;  // channels in one 128-byte row of swizzled shared memory
-  static_assert(128 * (kProducerRegisters + kConsumers * kConsumerRegisters) <= 65536, "register file");
-};
-
-template <typename Traits>
-struct AttendUnionShared {
-  using Half = __nv_bfloat16[Traits::kBlock][Traits::kHalf];
-  alignas(1024) Half ring[Traits::kRing][2];
-  alignas(1024) __nv_bfloat16 q[Traits::kConsumers][Traits::kTileRows / 8][2][8][Traits::kHalf];
-  UnionBlock block[Traits::kRing];  // that is in the slot
-  UnionTile tile[2];
-  uint64_t raw_full[Traits::kRing];  // e4m3
-  uint64_t ring_full[Traits::kRing], ring_empty[Traits::kRing];
-  uint64_t q_full[Traits::kConsumers];
-  uint64_t tile_full[2], tile_empty[2];
-};
-
-// A place in the ring: slots are used in turn.
-template <int kSlots>
-struct RingCursor {
-  int slot = 0;
-  uint32_t parity = 0;
-  __device__ void advance() {
-    if (++slot == kSlots) slot = 0, parity ^= 1;
-  }
-};
-
-// The warps that fill the ring: three prepare, a fourth loads K and V.
-template <typename Traits>
-struct UnionProducer {
-  const AttendPrefillParams& p;
-  const AttendPrefillWorkspace& ws;
-  const PrefillMaps& maps;
-  AttendUnionShared<Traits>& shared;
-  int lane;
-  RingCursor<Traits::kRing> cursor;
-
-  // One thread does this.
-  __device__ void take_tile(int round) {
-    char* base = static_cast<char*>(p.workspace);
-    auto* lists = reinterpret_cast<TileLists*>(base + ws.lists);
-    if (round == 0) {
-      while (load_acquire(&lists->ready) == 0) {
-      }
-    }
-    const int index = atomicAdd(&lists->next_union, 1);
-    const auto* units = reinterpret_cast<const int4*>(base + ws.union_units) + 2 * index;
-    mbarrier_wait(&shared.tile_empty[round % 2], (round / 2 & 1) ^ 1);
-    auto* next = reinterpret_cast<int4*>(&shared.tile[round % 2]);
-    if (index < __ldcg(&lists->num_union))
-      next[0] = __ldcg(units), next[1] = __ldcg(units + 1);
-    else
-      shared.tile[round % 2].blocks = -1;
-    mbarrier_arrive(&shared.tile_full[round % 2]);
-  }
-
-  // The lists are made by one CTA of the kernel before; the rest of it is awaited only for the sake of the
-  // next kernel, once this CTA has something to do.
-  __device__ void hand_on() {
-    wait_for_previous_kernel();
-    let_next_kernel_start();
-  }
-
-  // Warp 0 takes the tiles; all three widen what arrives as e4m3.
-  __device__ void prepare(int warp) {
-    for (int round = 0;; ++round) {
-      if (warp == 0 && lane == 0) take_tile(round);
-      if (warp == 1 && round == 1) hand_on();
-      __syncwarp();
-      mbarrier_wait(&shared.tile_full[round % 2], round / 2 & 1);
-      const int blocks = shared.tile[round % 2].blocks;
-      __syncwarp();
-      if (lane == 0) mbarrier_arrive(&shared.tile_empty[round % 2]);
-      if (blocks < 0) {
-        if (warp == 1 && round == 0) hand_on();
-        return;
-      }
-      if constexpr (Traits::kFp8) widen(warp, 2 * blocks);
-    }
-  }
-
-  // This warp's share of the next `slots` of the ring.
-  __device__ void widen(int warp, int slots) {
-#pragma unroll 1
-    for (int i = 0; i < slots; ++i) {
-      mbarrier_wait(&shared.raw_full[cursor.slot], cursor.parity);
-      widen_tile<Traits::kConsumers, 2, true>(shared.ring[cursor.slot], warp, lane);
-      if (lane == 0) mbarrier_arrive(&shared.ring_full[cursor.slot]);
-      cursor.advance();
-    }
-  }
-
-  // One thread does this.
-  __device__ void load_blocks() {
-    for (int round = 0;; ++round) {
-      mbarrier_wait(&shared.tile_full[round % 2], round / 2 & 1);
-      const int blocks = shared.tile[round % 2].blocks;
-      const int64_t unit = shared.tile[round % 2].unit;
-      mbarrier_arrive(&shared.tile_empty[round % 2]);
-      if (blocks < 0) return;
-      const auto* list =
-          reinterpret_cast<const int4*>(static_cast<const char*>(p.workspace) + ws.union_blocks) +
-          unit * ws.tile_queries * p.top_k;
-      int4 block = __ldcg(list);
-#pragma unroll 1
-      for (int i = 0; i < 2 * blocks; ++i) {  // K and V in turn
-        mbarrier_wait(&shared.ring_empty[cursor.slot], cursor.parity ^ 1);
-        *reinterpret_cast<int4*>(&shared.block[cursor.slot]) = block;
-        if constexpr (Traits::kFp8) {
-          mbarrier_arrive_expect(&shared.raw_full[cursor.slot], sizeof(shared.ring[0][1]));
-          tma_load_2d(shared.ring[cursor.slot][1], &maps.kv, &shared.raw_full[cursor.slot], 0, block.y);
-        } else {
-          mbarrier_arrive_expect(&shared.ring_full[cursor.slot], sizeof(shared.ring[0]));
-          tma_load_3d(shared.ring[cursor.slot], &maps.kv, &shared.ring_full[cursor.slot], 0, block.y, 0);
-        }
-        cursor.advance();
-        block.y += Traits::kBlock;
-        if (i % 2 == 1) block = __ldcg(list + min(i / 2 + 1, blocks - 1));
-      }
-    }
-  }
-};
 
 // A warpgroup's arithmetic.
 template <typename Traits>
@@ -158,20 +28,20 @@ struct UnionConsumer {
   static constexpr uint64_t kGroupStrideOfQ = uint64_t{(2048 - 1024) >> 4} << 32;
 
   __device__ void issue_scores(float (&s)[64]) const {
-    const uint64_t a = wgmma_descriptor(&shared.q[wg]) + kGroupStrideOfQ;
-    const uint64_t b = wgmma_descriptor(&shared.ring[cursor.slot]);
-    wgmma_fence();
+    const uint64_t a = hopper::wgmma_descriptor(&shared.q[wg]) + kGroupStrideOfQ;
+    const uint64_t b = hopper::wgmma_descriptor(&shared.ring[cursor.slot]);
+    hopper::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
       const uint64_t a_step = a + (step / 4 * 1024 + step % 4 * 32) / 16;
       const uint64_t b_step =
           b + (step / 4 * static_cast<int>(sizeof(shared.ring[0][0])) + step % 4 * 32) / 16;
       if constexpr (Traits::kFp8)
-        wgmma_64x128x16_f16(s, a_step, b_step, step > 0);
+        hopper::wgmma_f16<128>(s, a_step, b_step, step > 0);
       else
-        wgmma_64x128x16(s, a_step, b_step, step > 0);
+        hopper::wgmma<128>(s, a_step, b_step, step > 0);
     }
-    wgmma_commit();
+    hopper::wgmma_commit();
   }
 
   // Keys past `limit` are not there for the row (h = 0: rows lane / 4, 1: eight further).
@@ -226,26 +96,26 @@ struct UnionConsumer {
     for (int i = visible * 8 + warp * 32 + lane; i < Traits::kBlock * 8; i += 128)
       for (int h = 0; h < 2; ++h)
         reinterpret_cast<uint4*>(shared.ring[cursor.slot][h])[i] = make_uint4(0, 0, 0, 0);
-    fence_async_shared();
-    named_barrier_sync(1 + wg, 128);
+    hopper::fence_async_shared();
+    hopper::named_barrier_sync(1 + wg, 128);
   }
 
   __device__ void release_slot() {
     __syncwarp();
-    if (lane == 0) mbarrier_arrive(&shared.ring_empty[cursor.slot]);
+    if (lane == 0) hopper::mbarrier_arrive(&shared.ring_empty[cursor.slot]);
     cursor.advance();
   }
 
   // One block; `position` is that of the warpgroup's first query.
   __device__ void walk(int position, int seq_len, float (&o)[64]) {
-    mbarrier_wait(&shared.ring_full[cursor.slot], cursor.parity);
+    hopper::mbarrier_wait(&shared.ring_full[cursor.slot], cursor.parity);
     const UnionBlock& block = shared.block[cursor.slot];
     const int first_key = block.first_key;
     const uint32_t chosen = block.mask[wg / 2] >> wg % 2 * 16 & 0xffff;
     if (chosen == 0) {
       release_slot();
       // V's slot may still belong to an earlier block until its copy has landed.
-      mbarrier_wait(&shared.ring_full[cursor.slot], cursor.parity);
+      hopper::mbarrier_wait(&shared.ring_full[cursor.slot], cursor.parity);
       return release_slot();
     }
     float s[64];
@@ -256,24 +126,24 @@ struct UnionConsumer {
       const int query = (warp * 16 + lane / 4 + 8 * h) / Traits::kGroup;
       limit[h] = chosen >> query & 1 ? position + query - first_key : -1;
     }
-    wgmma_wait<0>();
-    wgmma_pin(s);
+    hopper::wgmma_wait<0>();
+    hopper::wgmma_pin(s);
     release_slot();
     if (__any_sync(~0u, min(limit[0], limit[1]) < Traits::kBlock - 1))
       mask(s, 0, limit[0]), mask(s, 1, limit[1]);
     uint32_t a[8][4];
     softmax(s, a, o);
-    mbarrier_wait(&shared.ring_full[cursor.slot], cursor.parity);
+    hopper::mbarrier_wait(&shared.ring_full[cursor.slot], cursor.parity);
     if (seq_len - first_key < Traits::kBlock) clear_unwritten(seq_len - first_key);
     issue_value_products<Traits::kFp8>(o, a, &shared.ring[cursor.slot], sizeof(shared.ring[0][0]), true);
-    wgmma_wait<0>();
-    wgmma_pin(o);
+    hopper::wgmma_wait<0>();
+    hopper::wgmma_pin(o);
     release_slot();
   }
 
   // Through the place of Q, which has its layout already.
   __device__ void store(const float (&o)[64], const UnionTile& tile) {
-    named_barrier_sync(1 + wg, 128);  // every warp has done with Q
+    hopper::named_barrier_sync(1 + wg, 128);  // every warp has done with Q
     char* q = reinterpret_cast<char*>(&shared.q[wg]);
     const float value_scale = scale_of_values(p, tile.head);
 #pragma unroll
@@ -288,21 +158,21 @@ struct UnionConsumer {
         *reinterpret_cast<__nv_bfloat162*>(row + j / 8 * 1024 + (j % 8 ^ lane / 4) * 16) =
             __floats2bfloat162_rn(o[4 * j + 2 * h] * scale, o[4 * j + 2 * h + 1] * scale);
     }
-    fence_async_shared();
-    named_barrier_sync(1 + wg, 128);
+    hopper::fence_async_shared();
+    hopper::named_barrier_sync(1 + wg, 128);
     if (warp == 0) {
       const int first = wg * Traits::kTileQueries + lane,
                 group = (tile.tile.first_row + first) * p.kv_heads + tile.head;
       if (lane < Traits::kTileQueries && first < tile.tile.rows) {
         if constexpr (Traits::kGroup >= 8) {
-          tma_store_4d(&shared.q[wg][lane * Traits::kGroup / 8], &maps.out, 0, 0, 0,
-                       group * (Traits::kGroup / 8));
+          hopper::tma_store_4d(&shared.q[wg][lane * Traits::kGroup / 8], &maps.out, 0, 0, 0,
+                               group * (Traits::kGroup / 8));
         } else {
           for (int h = 0; h < 2; ++h)
-            tma_store_4d(&shared.q[wg][lane / 2][h][lane % 2 * 4], &maps.out, 0, 0, h, group);
+            hopper::tma_store_4d(&shared.q[wg][lane / 2][h][lane % 2 * 4], &maps.out, 0, 0, h, group);
         }
-        bulk_commit();
-        bulk_wait_read<0>();  // the next tile's queries will lie there
+        hopper::bulk_commit();
+        hopper::bulk_wait_read<0>();  // the next tile's queries will lie there
       }
       __syncwarp();
     }
@@ -312,17 +182,18 @@ struct UnionConsumer {
     const int first = wg * Traits::kTileQueries;
     const int queries = min(max(tile.tile.rows - first, 0), Traits::kTileQueries);
     if (lane == 0)
-      mbarrier_arrive_expect(&shared.q_full[wg],
-                             queries * Traits::kGroup * Traits::kDim * sizeof(__nv_bfloat16));
+      hopper::mbarrier_arrive_expect(&shared.q_full[wg],
+                                     queries * Traits::kGroup * Traits::kDim * sizeof(__nv_bfloat16));
     __syncwarp();
     const int group = (tile.tile.first_row + first + lane) * p.kv_heads + tile.head;
     if (lane >= queries) return;
     if constexpr (Traits::kGroup >= 8) {
-      tma_load_4d(&shared.q[wg][lane * Traits::kGroup / 8], &maps.q, &shared.q_full[wg], 0, 0, 0,
-                  group * (Traits::kGroup / 8));
+      hopper::tma_load_4d(&shared.q[wg][lane * Traits::kGroup / 8], &maps.q, &shared.q_full[wg], 0, 0, 0,
+                          group * (Traits::kGroup / 8));
     } else {
       for (int h = 0; h < 2; ++h)  // two queries share each eight rows
-        tma_load_4d(&shared.q[wg][lane / 2][h][lane % 2 * 4], &maps.q, &shared.q_full[wg], 0, 0, h, group);
+        hopper::tma_load_4d(&shared.q[wg][lane / 2][h][lane % 2 * 4], &maps.q, &shared.q_full[wg], 0, 0, h,
+                            group);
     }
   }
 
@@ -333,16 +204,16 @@ struct UnionConsumer {
 #pragma unroll 2
     for (int i = warp * 32 + lane; i < kPieces; i += 128) {
       uint4 eight = q[i];
-      for (uint32_t* word : {&eight.x, &eight.y, &eight.z, &eight.w}) *word = f16_of_bf16(*word);
+      for (uint32_t* word : {&eight.x, &eight.y, &eight.z, &eight.w}) *word = hopper::f16_of_bf16(*word);
       q[i] = eight;
     }
-    fence_async_shared();
-    named_barrier_sync(1 + wg, 128);
+    hopper::fence_async_shared();
+    hopper::named_barrier_sync(1 + wg, 128);
   }
 
   __device__ void attend() {
     for (int round = 0;; ++round) {
-      mbarrier_wait(&shared.tile_full[round % 2], round / 2 & 1);
+      hopper::mbarrier_wait(&shared.tile_full[round % 2], round / 2 & 1);
       const UnionTile& tile = shared.tile[round % 2];
       const int blocks = tile.blocks, seq_len = tile.tile.seq_len;
       const int position = tile.tile.first_position + wg * Traits::kTileQueries;
@@ -354,12 +225,12 @@ struct UnionConsumer {
       for (int i = 0; i < 64; ++i) o[i] = 0;
       scale_log2 = scale_of_keys(p, tile.head);
       top[0] = top[1] = -INFINITY, sum[0] = sum[1] = 0;
-      mbarrier_wait(&shared.q_full[wg], round & 1);
+      hopper::mbarrier_wait(&shared.q_full[wg], round & 1);
       if constexpr (Traits::kFp8) convert_queries();
       for (int i = 0; i < blocks; ++i) walk(position, seq_len, o);
       store(o, tile);
       __syncwarp();
-      if (lane == 0) mbarrier_arrive(&shared.tile_empty[round % 2]);
+      if (lane == 0) hopper::mbarrier_arrive(&shared.tile_empty[round % 2]);
     }
   }
 };
@@ -374,25 +245,25 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
   const int wg = threadIdx.x / 128, warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
   if (threadIdx.x == 0) {
     for (int s = 0; s < Traits::kRing; ++s)
-      mbarrier_init(&shared.raw_full[s], 1),
-          mbarrier_init(&shared.ring_full[s], Traits::kFp8 ? Traits::kConsumers : 1),
-          mbarrier_init(&shared.ring_empty[s], 4 * Traits::kConsumers);
-    for (int c = 0; c < Traits::kConsumers; ++c) mbarrier_init(&shared.q_full[c], 1);
+      hopper::mbarrier_init(&shared.raw_full[s], 1),
+          hopper::mbarrier_init(&shared.ring_full[s], Traits::kFp8 ? Traits::kConsumers : 1),
+          hopper::mbarrier_init(&shared.ring_empty[s], 4 * Traits::kConsumers);
+    for (int c = 0; c < Traits::kConsumers; ++c) hopper::mbarrier_init(&shared.q_full[c], 1);
     for (int t = 0; t < 2; ++t)
-      mbarrier_init(&shared.tile_full[t], 1),
-          mbarrier_init(&shared.tile_empty[t], 5 * Traits::kConsumers + 1);
-    mbarrier_init_fence();
+      hopper::mbarrier_init(&shared.tile_full[t], 1),
+          hopper::mbarrier_init(&shared.tile_empty[t], 5 * Traits::kConsumers + 1);
+    hopper::mbarrier_init_fence();
   }
   __syncthreads();
   if (wg == 0) {
-    shrink_registers<Traits::kProducerRegisters>();
+    hopper::shrink_registers<Traits::kProducerRegisters>();
     UnionProducer<Traits> producer = {p, ws, maps, shared, lane, {}};
     if (warp < Traits::kConsumers)
       producer.prepare(warp);
     else if (lane == 0)
       producer.load_blocks();
   } else {
-    grow_registers<Traits::kConsumerRegisters>();
+    hopper::grow_registers<Traits::kConsumerRegisters>();
     UnionConsumer<Traits>{p, maps, shared, wg - 1, warp, lane, {}, 0, {}, {}}.attend();
   }
 }

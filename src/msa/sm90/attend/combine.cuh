@@ -10,7 +10,7 @@
 #include <cuda_runtime.h>
 
 #include "msa/sm90/attend/query_tile.cuh"
-#include "msa/sm90/ptx.cuh"
+#include "sm90/ptx.cuh"
 
 namespace msa::sm90 {
 
@@ -76,8 +76,8 @@ template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
     combine_kernel(const __grid_constant__ AttendPrefillParams p,
                    const __grid_constant__ AttendPrefillWorkspace ws) {
-  wait_for_previous_kernel();
-  let_next_kernel_start();
+  hopper::wait_for_previous_kernel();
+  hopper::let_next_kernel_start();
   const char* base = static_cast<const char*>(p.workspace);
   const int index = static_cast<int>(blockIdx.x) / Traits::kCtasPerTile;
   const int4 tile = reinterpret_cast<const int4*>(base + ws.outer_units)[index];  // maybe past the last

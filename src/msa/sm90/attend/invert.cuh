@@ -9,7 +9,8 @@
 
 #include "msa/sm90/attend/attend_prefill.h"
 #include "msa/sm90/attend/query_tile.cuh"
-#include "msa/sm90/ptx.cuh"
+#include "sm90/memory.cuh"
+#include "sm90/ptx.cuh"
 
 namespace msa::sm90 {
 
@@ -147,7 +148,7 @@ __device__ inline void list_tiles(const AttendPrefillParams& p, const AttendPref
   if (threadIdx.x > 0) return;
   auto* lists = reinterpret_cast<TileLists*>(base + ws.lists);
   lists->num_union = done.x, lists->next_union = 0, lists->num_outer = done.y;
-  store_release(&lists->ready, 1);
+  hopper::store_release(&lists->ready, 1);
 }
 
 // Grid (1 + windows, kv_heads); dynamic shared memory: int32 [max_blocks].
@@ -165,8 +166,8 @@ __global__ void __launch_bounds__(Traits::kThreads, 1)
   // The last items of all decide when the last CTA ends.
   if (window + 1 == ws.num_windows) max_item_queries = max(max_item_queries / 4, tile_queries);
 
-  wait_for_previous_kernel();
-  let_next_kernel_start();
+  hopper::wait_for_previous_kernel();
+  hopper::let_next_kernel_start();
   if (window < 0) {
     if (head == 0) list_tiles(p, ws, shared);
     return;

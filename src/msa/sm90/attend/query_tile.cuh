@@ -9,7 +9,7 @@
 #include <cuda_runtime.h>
 
 #include "msa/sm90/attend/attend_prefill.h"
-#include "msa/sm90/ptx.cuh"
+#include "sm90/ptx.cuh"
 
 namespace msa::sm90 {
 
@@ -190,8 +190,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int words = plan_words(p.max_blocks), entries = ws.tile_queries * p.top_k;
   uint32_t* mine = plan_shared + warp * plan_warp_words(p.max_blocks, entries);
-  wait_for_previous_kernel();
-  let_next_kernel_start();
+  hopper::wait_for_previous_kernel();
+  hopper::let_next_kernel_start();
   if (blockIdx.x == 0 && threadIdx.x == 0)
     reinterpret_cast<TileLists*>(static_cast<char*>(p.workspace) + ws.lists)->ready = 0;
   const int units = ws.num_tiles * p.kv_heads, unit = blockIdx.x * Traits::kWarps + warp;

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "msa/sm90/dense/dense_plan.h"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 namespace dense {
@@ -18,24 +19,24 @@ int64_t align_up(int64_t bytes) {
 cudaError_t make_kv_map(const DenseParams& p, int box_rows, bool swizzle, CUtensorMap* map) {
   const auto rows = static_cast<cuuint64_t>(p.num_pages) * p.kv_heads * 2 * kBlock;
   const auto box = static_cast<cuuint32_t>(box_rows);
-  if (p.kv_type == Element::kBF16)
-    return make_tensor_map(
-        TensorView{p.kv_pages, p.kv_type, 3, {64, rows, 2}, {256, 128}, {64, box, 2}, swizzle}, map);
-  return make_tensor_map(
-      TensorView{p.kv_pages, p.kv_type, 3, {128, rows, 1}, {128, 128}, {128, box, 1}, swizzle}, map);
+  if (p.kv_type == hopper::Element::kBF16)
+    return hopper::make_tensor_map(
+        hopper::TensorView{p.kv_pages, p.kv_type, 3, {64, rows, 2}, {256, 128}, {64, box, 2}, swizzle}, map);
+  return hopper::make_tensor_map(
+      hopper::TensorView{p.kv_pages, p.kv_type, 3, {128, rows, 1}, {128, 128}, {128, box, 1}, swizzle}, map);
 }
 
 cudaError_t make_query_map(const DenseParams& p, CUtensorMap* map) {
   const cuuint64_t group = p.group, heads = p.kv_heads, queries = p.total_queries;
   const cuuint32_t box_heads = p.group, box_queries = kTileRows / p.group;
-  return make_tensor_map(TensorView{p.q,
-                                    Element::kBF16,
-                                    5,
-                                    {64, group, queries, 2, heads},
-                                    {256, heads * group * 256, 128, group * 256},
-                                    {64, box_heads, box_queries, 2, 1},
-                                    true},
-                         map);
+  return hopper::make_tensor_map(hopper::TensorView{p.q,
+                                                    hopper::Element::kBF16,
+                                                    5,
+                                                    {64, group, queries, 2, heads},
+                                                    {256, heads * group * 256, 128, group * 256},
+                                                    {64, box_heads, box_queries, 2, 1},
+                                                    true},
+                                 map);
 }
 
 cudaError_t multiprocessors(int* count) {

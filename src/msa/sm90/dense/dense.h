@@ -12,7 +12,7 @@
 
 #include <cstdint>
 
-#include "msa/sm90/tensor_map.h"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 
@@ -34,7 +34,7 @@ struct DenseParams {
   int num_pages = 0;
   int kv_heads = 1;  // 1, 2 or 4
   int group = 16;    // query heads per KV head: 4, 8 or 16
-  Element kv_type = Element::kBF16;
+  hopper::Element kv_type = hopper::Element::kBF16;
   float scale = 0.08838834764831845f;  // of the softmax
   bool batch_invariant = false;        // always tiles, whose contexts stay whole
 };

@@ -3,8 +3,8 @@
 #pragma once
 
 #include "msa/sm90/dense/dense_plan.h"
-#include "msa/sm90/ptx.cuh"
 #include "msa/sm90/softmax.cuh"
+#include "sm90/ptx.cuh"
 
 namespace msa::sm90::dense {
 
@@ -58,8 +58,8 @@ __device__ __forceinline__ float value_scale(const DenseParams& p, int head) {
 __device__ __forceinline__ void load_keys(void* dst, const CUtensorMap* map, uint64_t* bar, int row) {
   asm volatile(
       "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %3}], "
-      "[%2];" ::"r"(smem_address(dst)),
-      "l"(reinterpret_cast<uint64_t>(map)), "r"(smem_address(bar)), "r"(0), "r"(row)
+      "[%2];" ::"r"(hopper::smem_address(dst)),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(hopper::smem_address(bar)), "r"(0), "r"(row)
       : "memory");
 }
 
@@ -67,8 +67,8 @@ __device__ __forceinline__ void load_queries(void* dst, const CUtensorMap* map, 
                                              int head) {
   asm volatile(
       "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%3, %3, %4, %3, %5}], [%2];" ::"r"(smem_address(dst)),
-      "l"(reinterpret_cast<uint64_t>(map)), "r"(smem_address(bar)), "r"(0), "r"(query), "r"(head)
+      " [%0], [%1, {%3, %3, %4, %3, %5}], [%2];" ::"r"(hopper::smem_address(dst)),
+      "l"(reinterpret_cast<uint64_t>(map)), "r"(hopper::smem_address(bar)), "r"(0), "r"(query), "r"(head)
       : "memory");
 }
 

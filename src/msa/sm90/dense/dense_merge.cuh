@@ -4,6 +4,7 @@
 #pragma once
 
 #include "msa/sm90/dense/dense_batch.cuh"
+#include "sm90/ptx.cuh"
 
 namespace msa::sm90::dense {
 
@@ -137,8 +138,8 @@ template <typename Traits>
 __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
     merge_tiles_kernel(const __grid_constant__ DenseParams p, const __grid_constant__ TileWorkspace ws) {
   __shared__ MergeShared<Traits> shared;
-  let_next_kernel_start();
-  wait_for_previous_kernel();
+  hopper::let_next_kernel_start();
+  hopper::wait_for_previous_kernel();
   const char* base = static_cast<const char*>(p.workspace);
   constexpr int kTasks = kTileRows * Traits::kShares;  // of a tile
   const int tasks = reinterpret_cast<const TileHeader*>(base)->num_merges * kTasks;
@@ -188,12 +189,12 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
     merge_stream_kernel(const __grid_constant__ DenseParams p, const __grid_constant__ StreamWorkspace ws,
                         int ctas) {
   __shared__ MergeShared<Traits> shared;
-  let_next_kernel_start();
+  hopper::let_next_kernel_start();
   const int request = blockIdx.z, head = blockIdx.y, warp = threadIdx.x / 32;
   const int first = first_query_of(p, request);
   if (request == p.num_requests) {
     if (first >= p.total_queries) return;
-    wait_for_previous_kernel();
+    hopper::wait_for_previous_kernel();
     return clear_rows(p, first,
                       (blockIdx.y * int64_t{gridDim.x} + blockIdx.x) * Traits::kThreads + threadIdx.x,
                       int64_t{gridDim.x} * gridDim.y * Traits::kThreads);
@@ -207,7 +208,7 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
   const int row = static_cast<int>(blockIdx.x) / Traits::kShares * Traits::kRows + warp / Traits::kRowWarps,
             query = row / p.group;
   const int queries = first_query_of(p, request + 1) - first;
-  wait_for_previous_kernel();
+  hopper::wait_for_previous_kernel();
   if (count <= 1 || query >= queries) return;
   const char* base = static_cast<const char*>(p.workspace);
   const int64_t out_row = (int64_t{first + query} * p.kv_heads + head) * p.group + row % p.group;

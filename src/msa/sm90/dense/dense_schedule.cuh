@@ -4,6 +4,7 @@
 #pragma once
 
 #include "msa/sm90/dense/dense_batch.cuh"
+#include "sm90/ptx.cuh"
 
 namespace msa::sm90::dense {
 
@@ -281,8 +282,8 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
   __shared__ ScheduleShared<Traits> shared;
   for (int i = threadIdx.x; i < static_cast<int>(sizeof(shared) / 4); i += Traits::kThreads)
     reinterpret_cast<int32_t*>(&shared)[i] = 0;
-  let_next_kernel_start();
-  wait_for_previous_kernel();
+  hopper::let_next_kernel_start();
+  hopper::wait_for_previous_kernel();
   Schedule<Traits> schedule = {p, ws, shared, sms};
   schedule.number_tiles();
   schedule.measure_tiles();

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "msa/sm90/dense/dense_stream_warp.cuh"
+#include "sm90/ptx.cuh"
 
 namespace msa::sm90::dense {
 
@@ -108,7 +109,7 @@ struct StreamFetch {
       key += Traits::kKeyDistance;
     } else {
       ended = true;
-      if (lane == 0) mbarrier_arrive(&full[place]);  // the ring's turns go on
+      if (lane == 0) hopper::mbarrier_arrive(&full[place]);  // the ring's turns go on
     }
     if (++place == Traits::kPlaces) place = 0;
   }
@@ -124,11 +125,12 @@ struct StreamFetch {
     }
     const int row =
         (__shfl_sync(~0u, pages, block - window) * p.kv_heads + item.head) * 2 * kBlock + first % kBlock;
-    if (first + Traits::kTileKeys > item.position) wait_for_previous_kernel();  // it may write these
+    if (first + Traits::kTileKeys > item.position) hopper::wait_for_previous_kernel();  // it may write these
     if (lane == 0) {
-      mbarrier_arrive_expect(&full[place], Traits::kPlaceBytes);
-      tma_load_3d(ring[place], &map, &full[place], 0, row, 0, kEvictFirst);
-      tma_load_3d(ring[place] + Traits::kPlaceBytes / 2, &map, &full[place], 0, row + kBlock, 0, kEvictFirst);
+      hopper::mbarrier_arrive_expect(&full[place], Traits::kPlaceBytes);
+      hopper::tma_load_3d(ring[place], &map, &full[place], 0, row, 0, hopper::kEvictFirst);
+      hopper::tma_load_3d(ring[place] + Traits::kPlaceBytes / 2, &map, &full[place], 0, row + kBlock, 0,
+                          hopper::kEvictFirst);
     }
     __syncwarp();
   }
@@ -190,17 +192,17 @@ __global__ void __maxnreg__(Traits::kRegisters)
   extern __shared__ __align__(1024) unsigned char shared_bytes[];
   auto& shared = *reinterpret_cast<StreamShared<Traits>*>(shared_bytes);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  if (threadIdx.x == 0) prefetch_tensor_map(&map);
-  if (lane < Traits::kPlaces) mbarrier_init(&shared.full[warp][lane], 1);
-  mbarrier_init_fence();
+  if (threadIdx.x == 0) hopper::prefetch_tensor_map(&map);
+  if (lane < Traits::kPlaces) hopper::mbarrier_init(&shared.full[warp][lane], 1);
+  hopper::mbarrier_init_fence();
   __syncwarp();  // nobody else uses this warp's barriers
   StreamShare share(p, lane);
   StreamFetch<Traits> fetch = {p, map, shared.ring[warp], shared.full[warp], share, warp, lane};
   fetch.open();
 #pragma unroll 1
   for (int i = 0; i < Traits::kPlaces; ++i) fetch.next();
-  wait_for_previous_kernel();
-  let_next_kernel_start();
+  hopper::wait_for_previous_kernel();
+  hopper::let_next_kernel_start();
 
   StreamItem item;
   int place = 0, stages = 0;
@@ -217,7 +219,7 @@ __global__ void __maxnreg__(Traits::kRegisters)
 #pragma unroll 1
     for (int key = first_key_of<Traits>(warp, stages); key < item.keys; key += Traits::kKeyDistance) {
       const int limit[2] = {last[0] - key, last[1] - key};
-      mbarrier_wait(&shared.full[warp][place], parity);
+      hopper::mbarrier_wait(&shared.full[warp][place], parity);
       using Tile = typename StreamWarp<Traits>::Tile;
       const unsigned char* tile = shared.ring[warp][place];
 #pragma unroll
@@ -232,7 +234,7 @@ __global__ void __maxnreg__(Traits::kRegisters)
     hand_over(shared, state, place, warp, lane);
     __syncthreads();
     finish(p, ws, shared, item, warp, lane);
-    fence_async_shared();  // the copy engine writes here next
+    hopper::fence_async_shared();  // the copy engine writes here next
     __syncthreads();
     release();
   }

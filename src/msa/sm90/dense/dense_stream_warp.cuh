@@ -6,13 +6,15 @@
 #pragma once
 
 #include "msa/sm90/dense/dense_batch.cuh"
-#include "msa/sm90/widen.cuh"
+#include "sm90/convert.cuh"
+#include "sm90/mma.cuh"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90::dense {
 
-template <Element kType>
+template <hopper::Element kType>
 struct StreamTraits {
-  static constexpr bool kFp8 = kType == Element::kE4M3;
+  static constexpr bool kFp8 = kType == hopper::Element::kE4M3;
   static constexpr int kWarps = 8, kThreads = 32 * kWarps;
   // Leave room in each of the SM's four register files for two warps of 64: the merging kernel's CTAs then
   // start beside this one's, and let those of the next kernel start as these end.
@@ -128,9 +130,9 @@ struct StreamWarp {
 
   __device__ static void multiply(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
     if constexpr (Traits::kFp8)
-      mma_16x8x16_f16(d, a, b0, b1);
+      hopper::mma_16x8x16_f16(d, a, b0, b1);
     else
-      mma_16x8x16(d, a, b0, b1);
+      hopper::mma_16x8x16(d, a, b0, b1);
   }
 
   // Of a row of the item in q and in the output.
@@ -158,7 +160,7 @@ struct StreamWarp {
       for (int tile = 0; tile < 2; ++tile) {
         uint32_t b0, b1;
         if constexpr (Traits::kFp8)
-          widen_e4m3_f16(word_of(v[tile], step), b0, b1);
+          hopper::widen_e4m3_f16(word_of(v[tile], step), b0, b1);
         else
           b0 = word_of(v[tile], step * 2), b1 = word_of(v[tile], step * 2 + 1);
         multiply(s[tile], query[step], b0, b1);
@@ -188,10 +190,10 @@ struct StreamWarp {
                        k3 = word_of(key[3], word);
         if constexpr (Traits::kFp8) {
           uint32_t b0[4], b1[4];
-          widen_e4m3_f16(__byte_perm(k0, k1, 0x5140), b0[0], b0[1]);
-          widen_e4m3_f16(__byte_perm(k0, k1, 0x7362), b0[2], b0[3]);
-          widen_e4m3_f16(__byte_perm(k2, k3, 0x5140), b1[0], b1[1]);
-          widen_e4m3_f16(__byte_perm(k2, k3, 0x7362), b1[2], b1[3]);
+          hopper::widen_e4m3_f16(__byte_perm(k0, k1, 0x5140), b0[0], b0[1]);
+          hopper::widen_e4m3_f16(__byte_perm(k0, k1, 0x7362), b0[2], b0[3]);
+          hopper::widen_e4m3_f16(__byte_perm(k2, k3, 0x5140), b1[0], b1[1]);
+          hopper::widen_e4m3_f16(__byte_perm(k2, k3, 0x7362), b1[2], b1[3]);
 #pragma unroll
           for (int i = 0; i < 4; ++i) multiply(out[4 * word + i], a, b0[i], b1[i]);
         } else {

@@ -5,7 +5,8 @@
 #pragma once
 
 #include "msa/sm90/dense/dense_tile_feed.cuh"
-#include "msa/sm90/wgmma.cuh"
+#include "sm90/ptx.cuh"
+#include "sm90/wgmma.cuh"
 
 namespace msa::sm90::dense {
 
@@ -24,42 +25,42 @@ struct TileConsumer {
   float scale_log2[2];
 
   __device__ void wait_full(int at) const {
-    mbarrier_wait(&shared.full[at % Traits::kSlots], at / Traits::kSlots & 1);
+    hopper::mbarrier_wait(&shared.full[at % Traits::kSlots], at / Traits::kSlots & 1);
   }
   __device__ void release(int at) const {
-    if (lane == 0) mbarrier_arrive(&shared.empty[at % Traits::kSlots]);
+    if (lane == 0) hopper::mbarrier_arrive(&shared.empty[at % Traits::kSlots]);
   }
 
   __device__ void issue_scores(int q_slot, int at, float (&s)[64]) const {
     constexpr int kHalfBytes = sizeof(typename TileShared<Traits>::Half);
     // Offsets within a tile never carry out of a descriptor's address field, so one sum makes each.
-    const uint64_t a = wgmma_descriptor(&shared.q[q_slot][0][64 * wg]);
-    const uint64_t b = wgmma_descriptor(&shared.kv[at % Traits::kSlots]);
-    wgmma_fence();
+    const uint64_t a = hopper::wgmma_descriptor(&shared.q[q_slot][0][64 * wg]);
+    const uint64_t b = hopper::wgmma_descriptor(&shared.kv[at % Traits::kSlots]);
+    hopper::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
       const int offset = (step / 4 * kHalfBytes + step % 4 * 32) / 16;
       if constexpr (Traits::kFp8)
-        wgmma_64x128x16_f16(s, a + offset, b + offset, step > 0);
+        hopper::wgmma_f16<128>(s, a + offset, b + offset, step > 0);
       else
-        wgmma_64x128x16(s, a + offset, b + offset, step > 0);
+        hopper::wgmma<128>(s, a + offset, b + offset, step > 0);
     }
-    wgmma_commit();
+    hopper::wgmma_commit();
   }
 
   __device__ void issue_values(int at, const uint32_t (&a)[8][4], float (&o)[64], int accumulate) const {
-    const uint64_t b =
-        wgmma_descriptor(&shared.kv[at % Traits::kSlots], static_cast<uint32_t>(sizeof(shared.kv[0][0])));
-    wgmma_fence();
+    const uint64_t b = hopper::wgmma_descriptor(&shared.kv[at % Traits::kSlots],
+                                                static_cast<uint32_t>(sizeof(shared.kv[0][0])));
+    hopper::wgmma_fence();
 #pragma unroll
     for (int step = 0; step < 8; ++step) {
       const int more = step > 0 ? 1 : accumulate;
       if constexpr (Traits::kFp8)
-        wgmma_64x128x16_f16<1>(o, a[step], b + step * 2048 / 16, more);
+        hopper::wgmma_f16<128, 1>(o, a[step], b + step * 2048 / 16, more);
       else
-        wgmma_64x128x16<1>(o, a[step], b + step * 2048 / 16, more);
+        hopper::wgmma<128, 1>(o, a[step], b + step * 2048 / 16, more);
     }
-    wgmma_commit();
+    hopper::wgmma_commit();
   }
 
   // Keys of `block` after the query's own position are not there.
@@ -123,8 +124,8 @@ struct TileConsumer {
     auto& tile = shared.kv[at % Traits::kSlots];
     for (int i = written * 8 + warp * 32 + lane; i < kBlock * 8; i += 128)
       for (int h = 0; h < 2; ++h) reinterpret_cast<uint4*>(tile[h])[i] = make_uint4(0, 0, 0, 0);
-    fence_async_shared();
-    named_barrier_sync(kWarpgroupBarrier + wg, 128);
+    hopper::fence_async_shared();
+    hopper::named_barrier_sync(kWarpgroupBarrier + wg, 128);
   }
 
   // The scores of the next block while the values of the one before are multiplied. The warpgroups take
@@ -136,20 +137,20 @@ struct TileConsumer {
     count += 2;
     float s[64];
     wait_full(keys);
-    if (!alone) named_barrier_sync(kTurnBarrier + wg, 256);
+    if (!alone) hopper::named_barrier_sync(kTurnBarrier + wg, 256);
     issue_scores(q_slot, keys, s);
     wait_full(values);
     issue_values(values, a, o, accumulate);
-    if (!alone) named_barrier_arrive(kTurnBarrier + (wg ^ 1), 256);
-    wgmma_wait<1>();
-    wgmma_pin(s);
+    if (!alone) hopper::named_barrier_arrive(kTurnBarrier + (wg ^ 1), 256);
+    hopper::wgmma_wait<1>();
+    hopper::wgmma_pin(s);
     release(keys);
-    if (last && lane == 0) mbarrier_arrive(&shared.q_empty[q_slot]);
+    if (last && lane == 0) hopper::mbarrier_arrive(&shared.q_empty[q_slot]);
     if constexpr (kMasked) mask(s, item, block);
     float correction[2];
     softmax<kMasked>(s, correction);
-    wgmma_wait<0>();
-    wgmma_pin(o);
+    hopper::wgmma_wait<0>();
+    hopper::wgmma_pin(o);
     release(values);
 #pragma unroll
     for (int i = 0; i < 64; ++i) o[i] *= correction[i / 2 % 2];
@@ -173,8 +174,8 @@ struct TileConsumer {
                              bf16_to_f16(x.z, scale.factor), bf16_to_f16(x.w, scale.factor));
     }
     if (lane % 2 == 0) shared.row_scale[q_slot][row] = scale.inverse;
-    fence_async_shared();
-    named_barrier_sync(kWarpgroupBarrier + wg, 128);
+    hopper::fence_async_shared();
+    hopper::named_barrier_sync(kWarpgroupBarrier + wg, 128);
     for (int h = 0; h < 2; ++h)
       scale_log2[h] *= shared.row_scale[q_slot][64 * wg + 16 * warp + lane / 4 + 8 * h];
   }
@@ -187,10 +188,10 @@ struct TileConsumer {
       float s[64];
       wait_full(first_keys);
       issue_scores(q_slot, first_keys, s);
-      wgmma_wait<0>();
-      wgmma_pin(s);
+      hopper::wgmma_wait<0>();
+      hopper::wgmma_pin(s);
       release(first_keys);
-      if (item.blocks == 1 && lane == 0) mbarrier_arrive(&shared.q_empty[q_slot]);
+      if (item.blocks == 1 && lane == 0) hopper::mbarrier_arrive(&shared.q_empty[q_slot]);
       mask(s, item, block);
       float correction[2];
       softmax<true>(s, correction);
@@ -209,8 +210,8 @@ struct TileConsumer {
     const int values = count++;
     wait_full(values);
     issue_values(values, a, o, accumulate);
-    wgmma_wait<0>();
-    wgmma_pin(o);
+    hopper::wgmma_wait<0>();
+    hopper::wgmma_pin(o);
     release(values);
   }
 
@@ -247,7 +248,7 @@ struct TileConsumer {
   // Tiles of at most 64 rows leave the second warpgroup nothing to do.
   __device__ void pass(const TileItem& item, int q_slot) {
     __syncwarp();
-    if (lane == 0) mbarrier_arrive(&shared.q_empty[q_slot]);
+    if (lane == 0) hopper::mbarrier_arrive(&shared.q_empty[q_slot]);
     for (int i = 0; i < 2 * item.blocks; ++i, ++count) {
       wait_full(count);
       release(count);
@@ -255,10 +256,10 @@ struct TileConsumer {
   }
 
   __device__ void consume() {
-    if (wg == 1) named_barrier_arrive(kTurnBarrier, 256);  // the first turn
+    if (wg == 1) hopper::named_barrier_arrive(kTurnBarrier, 256);  // the first turn
     for (int round = 0;; ++round) {
       const int q_slot = round % Traits::kQuerySlots;
-      mbarrier_wait(&shared.q_full[q_slot], round / Traits::kQuerySlots & 1);
+      hopper::mbarrier_wait(&shared.q_full[q_slot], round / Traits::kQuerySlots & 1);
       const TileItem item = shared.item[q_slot];
       if (item.queries < 0) return;
       const bool alone = item.queries << shift <= 64;
@@ -274,7 +275,7 @@ struct TileConsumer {
         attend(item, q_slot, alone, o);
       } else {
         __syncwarp();
-        if (lane == 0) mbarrier_arrive(&shared.q_empty[q_slot]);
+        if (lane == 0) hopper::mbarrier_arrive(&shared.q_empty[q_slot]);
 #pragma unroll
         for (int i = 0; i < 64; ++i) o[i] = 0;
       }
@@ -292,30 +293,30 @@ __global__ void __launch_bounds__(Traits::kThreads, Traits::kMinCtasPerSm)
   const int wg = threadIdx.x / 128, warp = threadIdx.x % 128 / 32, lane = threadIdx.x % 32;
   constexpr int kConsumerWarps = 4 * Traits::kConsumers;
   if (threadIdx.x == 0) {
-    prefetch_tensor_map(&maps.q), prefetch_tensor_map(&maps.kv);
+    hopper::prefetch_tensor_map(&maps.q), hopper::prefetch_tensor_map(&maps.kv);
     for (int s = 0; s < Traits::kSlots; ++s) {
-      mbarrier_init(&shared.full[s], Traits::kFp8 ? Traits::kWideningWarps : 1);
-      mbarrier_init(&shared.empty[s], kConsumerWarps);
+      hopper::mbarrier_init(&shared.full[s], Traits::kFp8 ? Traits::kWideningWarps : 1);
+      hopper::mbarrier_init(&shared.empty[s], kConsumerWarps);
     }
     for (int s = 0; s < Traits::kQuerySlots; ++s)
-      mbarrier_init(&shared.q_full[s], 1), mbarrier_init(&shared.q_empty[s], kConsumerWarps);
+      hopper::mbarrier_init(&shared.q_full[s], 1), hopper::mbarrier_init(&shared.q_empty[s], kConsumerWarps);
     for (int s = 0; s < Traits::kRawSlots; ++s)
-      shared.no_more[s] = 0, mbarrier_init(&shared.raw_full[s], 1),
-      mbarrier_init(&shared.raw_empty[s], Traits::kWideningWarps);
-    mbarrier_init_fence();
+      shared.no_more[s] = 0, hopper::mbarrier_init(&shared.raw_full[s], 1),
+      hopper::mbarrier_init(&shared.raw_empty[s], Traits::kWideningWarps);
+    hopper::mbarrier_init_fence();
   }
   __syncthreads();
-  let_next_kernel_start();
-  wait_for_previous_kernel();
+  hopper::let_next_kernel_start();
+  hopper::wait_for_previous_kernel();
   if (wg == 0) {
-    shrink_registers<Traits::kProducerRegisters>();
+    hopper::shrink_registers<Traits::kProducerRegisters>();
     TileProducer<Traits> producer = {p, ws, maps, shared, lane};
     if (warp == 0)
       producer.produce();
     else if constexpr (Traits::kFp8)
       producer.widen(static_cast<int>(threadIdx.x) - 32);
   } else {
-    grow_registers<Traits::kConsumerRegisters>();
+    hopper::grow_registers<Traits::kConsumerRegisters>();
     TileConsumer<Traits>{p, ws, shared, wg - 1, warp, lane, 31 - __clz(p.group)}.consume();
   }
 }

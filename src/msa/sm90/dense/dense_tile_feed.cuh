@@ -3,13 +3,16 @@
 #pragma once
 
 #include "msa/sm90/dense/dense_batch.cuh"
-#include "msa/sm90/widen.cuh"
+#include "sm90/convert.cuh"
+#include "sm90/memory.cuh"
+#include "sm90/ptx.cuh"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90::dense {
 
-template <Element kType>
+template <hopper::Element kType>
 struct TileTraits {
-  static constexpr bool kFp8 = kType == Element::kE4M3;
+  static constexpr bool kFp8 = kType == hopper::Element::kE4M3;
   static constexpr int kConsumers = 2;  // warpgroups of 64 rows each
   static constexpr int kThreads = 128 * (kConsumers + 1), kMinCtasPerSm = 1;
   static constexpr int kSlots = kFp8 ? 4 : 5;     // K or V of one block each
@@ -53,16 +56,16 @@ struct TileProducer {
   __device__ void send(int row) {
     if constexpr (Traits::kFp8) {
       const int slot = count % Traits::kRawSlots;
-      mbarrier_wait(&shared.raw_empty[slot], (count / Traits::kRawSlots & 1) ^ 1);
+      hopper::mbarrier_wait(&shared.raw_empty[slot], (count / Traits::kRawSlots & 1) ^ 1);
       if (lane == 0) {
-        mbarrier_arrive_expect(&shared.raw_full[slot], sizeof(shared.raw[0]));
+        hopper::mbarrier_arrive_expect(&shared.raw_full[slot], sizeof(shared.raw[0]));
         load_keys(shared.raw[slot], &maps.kv, &shared.raw_full[slot], row);
       }
     } else {
       const int slot = count % Traits::kSlots;
-      mbarrier_wait(&shared.empty[slot], (count / Traits::kSlots & 1) ^ 1);
+      hopper::mbarrier_wait(&shared.empty[slot], (count / Traits::kSlots & 1) ^ 1);
       if (lane == 0) {
-        mbarrier_arrive_expect(&shared.full[slot], sizeof(shared.kv[0]));
+        hopper::mbarrier_arrive_expect(&shared.full[slot], sizeof(shared.kv[0]));
         load_keys(shared.kv[slot], &maps.kv, &shared.full[slot], row);
       }
     }
@@ -107,14 +110,14 @@ struct TileProducer {
     int pages = pages_of(item, 0), ticket = take();
     for (int round = 0;; ++round) {
       const int slot = round % Traits::kQuerySlots;
-      mbarrier_wait(&shared.q_empty[slot], (round / Traits::kQuerySlots & 1) ^ 1);
+      hopper::mbarrier_wait(&shared.q_empty[slot], (round / Traits::kQuerySlots & 1) ^ 1);
       if (lane == 0) {
         shared.item[slot] = item;
         if (item.blocks > 0) {
-          mbarrier_arrive_expect(&shared.q_full[slot], sizeof(shared.q[0]));
+          hopper::mbarrier_arrive_expect(&shared.q_full[slot], sizeof(shared.q[0]));
           load_queries(shared.q[slot], &maps.q, &shared.q_full[slot], item.first_query, item.head);
         } else {
-          mbarrier_arrive(&shared.q_full[slot]);
+          hopper::mbarrier_arrive(&shared.q_full[slot]);
         }
       }
       __syncwarp();
@@ -128,10 +131,10 @@ struct TileProducer {
     }
     if constexpr (Traits::kFp8) {
       const int slot = count % Traits::kRawSlots;
-      mbarrier_wait(&shared.raw_empty[slot], (count / Traits::kRawSlots & 1) ^ 1);
+      hopper::mbarrier_wait(&shared.raw_empty[slot], (count / Traits::kRawSlots & 1) ^ 1);
       if (lane == 0) {
         shared.no_more[slot] = 1;
-        mbarrier_arrive(&shared.raw_full[slot]);
+        hopper::mbarrier_arrive(&shared.raw_full[slot]);
       }
     }
   }
@@ -150,34 +153,35 @@ struct TileProducer {
     const uint32_t place = (2 * piece ^ key % 8) * 16;
     for (;; ++count) {
       const int raw = count % Traits::kRawSlots, slot = count % Traits::kSlots;
-      mbarrier_wait(&shared.raw_full[raw], count / Traits::kRawSlots & 1);
+      hopper::mbarrier_wait(&shared.raw_full[raw], count / Traits::kRawSlots & 1);
       if (shared.no_more[raw]) return;
-      mbarrier_wait(&shared.empty[slot], (count / Traits::kSlots & 1) ^ 1);
-      const uint32_t source = smem_address(shared.raw[raw]) + from,
-                     target = smem_address(shared.kv[slot]) + to;
+      hopper::mbarrier_wait(&shared.empty[slot], (count / Traits::kSlots & 1) ^ 1);
+      const uint32_t source = hopper::smem_address(shared.raw[raw]) + from,
+                     target = hopper::smem_address(shared.kv[slot]) + to;
 #pragma unroll
       for (int first = 0; first < kPieces; first += kBatch) {
         uint4 bytes[kBatch];
 #pragma unroll
         for (int i = first; i < first + kBatch; ++i)
-          if (key + i * kRowsOn < kBlock) bytes[i - first] = load_shared(source + i * kRowsOn * kDim);
+          if (key + i * kRowsOn < kBlock) bytes[i - first] = hopper::load_shared(source + i * kRowsOn * kDim);
 #pragma unroll
         for (int i = first; i < first + kBatch; ++i) {
           if (key + i * kRowsOn >= kBlock) continue;
           const uint4& x = bytes[i - first];
           const uint32_t row = target + i * kRowsOn * 128, at = place ^ i % 2 * 64;
           uint4 wide[2];
-          widen_e4m3_f16(x.x, wide[0].x, wide[0].y);
-          widen_e4m3_f16(x.y, wide[0].z, wide[0].w);
-          widen_e4m3_f16(x.z, wide[1].x, wide[1].y);
-          widen_e4m3_f16(x.w, wide[1].z, wide[1].w);
-          store_shared(row + at, wide[0]);
-          store_shared(row + (at ^ 16), wide[1]);
+          hopper::widen_e4m3_f16(x.x, wide[0].x, wide[0].y);
+          hopper::widen_e4m3_f16(x.y, wide[0].z, wide[0].w);
+          hopper::widen_e4m3_f16(x.z, wide[1].x, wide[1].y);
+          hopper::widen_e4m3_f16(x.w, wide[1].z, wide[1].w);
+          hopper::store_shared(row + at, wide[0]);
+          hopper::store_shared(row + (at ^ 16), wide[1]);
         }
       }
-      fence_async_shared();
+      hopper::fence_async_shared();
       __syncwarp();
-      if (lane == 0) mbarrier_arrive(&shared.full[slot]), mbarrier_arrive(&shared.raw_empty[raw]);
+      if (lane == 0)
+        hopper::mbarrier_arrive(&shared.full[slot]), hopper::mbarrier_arrive(&shared.raw_empty[raw]);
     }
   }
 };

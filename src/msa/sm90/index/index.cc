@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "msa/sm90/index/index_params.h"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 namespace {
@@ -77,21 +78,21 @@ bool one_query_each(const IndexLaunch& l) {
 
 // Scores of all blocks, unless every request sees all of its blocks.
 cudaError_t run_scores(const IndexLaunch& l, IndexScores* out, cudaStream_t stream) {
-  const int unit_keys = 64 / element_bytes(l.key_type);
+  const int unit_keys = 64 / hopper::element_bytes(l.key_type);
   float* scores = static_cast<float*>(l.workspace);
   uint32_t* counter = static_cast<uint32_t*>(l.schedule);
   const bool scans = l.shape.max_blocks > l.selection.top_k;
   *out = {scores, kBlock / unit_keys, scans ? counter : nullptr};
   if (!scans) return cudaSuccess;
   // Lines of 128 bytes, so that a unit of keys is one box of 64 contiguous lines.
-  const MatrixView view{.data = l.k_pages,
-                        .element = l.key_type,
-                        .rows = l.num_pages * kBlock * element_bytes(l.key_type),
-                        .columns = 128 / element_bytes(l.key_type),
-                        .box_rows = 64,
-                        .box_columns = 128 / element_bytes(l.key_type)};
+  const hopper::MatrixView view{.data = l.k_pages,
+                                .element = l.key_type,
+                                .rows = l.num_pages * kBlock * hopper::element_bytes(l.key_type),
+                                .columns = 128 / hopper::element_bytes(l.key_type),
+                                .box_rows = 64,
+                                .box_columns = 128 / hopper::element_bytes(l.key_type)};
   CUtensorMap keys;
-  if (const cudaError_t error = make_tensor_map(view, &keys); error != cudaSuccess) return error;
+  if (const cudaError_t error = hopper::make_tensor_map(view, &keys); error != cudaSuccess) return error;
   const bool without_own = one_query_each(l) && l.selection.local_blocks >= 1;
   const IndexScanParams p{
       batch_of(l), l.selection.top_k, without_own, static_cast<const uint16_t*>(l.q), counter, scores};
@@ -108,17 +109,17 @@ cudaError_t run_scan(const IndexLaunch& l, cudaStream_t stream) {
 
 cudaError_t run_tile(const IndexLaunch& l, cudaStream_t stream) {
   const IndexBatch batch = batch_of(l);
-  const MatrixView q_view{
+  const hopper::MatrixView q_view{
       .data = l.q, .rows = batch.total_rows, .columns = kHeadDim, .box_rows = 128, .box_columns = 64};
-  const MatrixView key_view{.data = l.k_pages,
-                            .element = l.key_type,
-                            .rows = l.num_pages * kBlock,
-                            .columns = kHeadDim,
-                            .box_rows = kBlock,
-                            .box_columns = 128 / element_bytes(l.key_type)};
+  const hopper::MatrixView key_view{.data = l.k_pages,
+                                    .element = l.key_type,
+                                    .rows = l.num_pages * kBlock,
+                                    .columns = kHeadDim,
+                                    .box_rows = kBlock,
+                                    .box_columns = 128 / hopper::element_bytes(l.key_type)};
   CUtensorMap q, keys;
-  cudaError_t error = make_tensor_map(q_view, &q);
-  if (error == cudaSuccess) error = make_tensor_map(key_view, &keys);
+  cudaError_t error = hopper::make_tensor_map(q_view, &q);
+  if (error == cudaSuccess) error = hopper::make_tensor_map(key_view, &keys);
   if (error != cudaSuccess) return error;
   const IndexSelection selection{l.selection.top_k, l.selection.local_blocks, l.selection.init_blocks};
   IndexSchedule schedule;

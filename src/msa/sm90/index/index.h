@@ -14,7 +14,7 @@
 #include <cstdint>
 
 #include "msa/msa.h"
-#include "msa/sm90/tensor_map.h"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 
@@ -34,7 +34,7 @@ inline constexpr int kMaxIndexRequests = 4096;
 struct IndexLaunch {
   IndexShape shape;
   Selection selection;
-  Element key_type = Element::kBF16;
+  hopper::Element key_type = hopper::Element::kBF16;
   int64_t num_pages = 0;
   const void* q = nullptr;        // [total_queries, heads, kHeadDim] bf16
   const void* k_pages = nullptr;  // [num_pages, kBlock, kHeadDim] key_type

@@ -8,7 +8,6 @@
 #pragma once
 
 #include "msa/sm90/index/index_params.h"
-#include "msa/sm90/ptx.cuh"
 
 namespace msa::sm90 {
 

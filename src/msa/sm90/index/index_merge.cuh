@@ -5,6 +5,7 @@
 #pragma once
 
 #include "msa/sm90/index/index_key.cuh"
+#include "sm90/ptx.cuh"
 
 namespace msa::sm90 {
 
@@ -43,7 +44,7 @@ __global__ void __launch_bounds__(IndexScheduleTraits::kThreads, 1)
   __shared__ int first_tile[kMaxIndexRequests];
   __shared__ int warp_totals[32];
   const int thread = threadIdx.x;
-  wait_for_previous_kernel();
+  hopper::wait_for_previous_kernel();
   int num_tiles = 0;
   for (int base = 0; base < b.num_requests; base += IndexScheduleTraits::kThreads) {
     const int request = base + thread;
@@ -156,8 +157,8 @@ __global__ void __launch_bounds__(T::kThreads, 4)
   if (row >= b.total_rows) return;
   const int request = request_of_row(b, row);
   const RequestRows rows = request >= 0 ? request_rows(b, request) : RequestRows{};
-  wait_for_previous_kernel();  // the metadata above is older than the kernel before
-  let_next_kernel_start();
+  hopper::wait_for_previous_kernel();  // the metadata above is older than the kernel before
+  hopper::let_next_kernel_start();
   uint64_t top = 0;
   if (rows.rows > 0) {
     const int in_request = row - rows.first_row;
@@ -212,12 +213,12 @@ __global__ void __launch_bounds__(T::kThreads, 4)
   const int own = (rows.first_position + (row - rows.first_row) / b.heads) / kBlock;
   const int blocks = rows.rows > 0 ? own + 1 : 0;
   if (blocks <= p.selection.top_k) {
-    wait_for_previous_kernel();
+    hopper::wait_for_previous_kernel();
     if (lane < p.selection.top_k) out[lane] = lane < blocks ? lane : -1;
     return;
   }
-  wait_for_previous_kernel();  // the metadata above is older than the kernel before
-  let_next_kernel_start();
+  hopper::wait_for_previous_kernel();  // the metadata above is older than the kernel before
+  hopper::let_next_kernel_start();
   const float* scores = p.scores + int64_t{row} * b.max_blocks;
   uint64_t keys[T::kPerLane];
 #pragma unroll

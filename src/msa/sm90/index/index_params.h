@@ -3,6 +3,7 @@
 #pragma once
 
 #include "msa/sm90/index/index.h"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 
@@ -105,12 +106,12 @@ struct IndexMergeParams {
 
 // ---- launches, one instantiation file each ----
 
-cudaError_t launch_index_scan(const IndexScanParams& p, Element key_type, const CUtensorMap& keys, int sms,
-                              cudaStream_t stream);
+cudaError_t launch_index_scan(const IndexScanParams& p, hopper::Element key_type, const CUtensorMap& keys,
+                              int sms, cudaStream_t stream);
 cudaError_t launch_index_select(const IndexSelectParams& p, cudaStream_t stream);
 cudaError_t launch_index_schedule(const IndexBatch& batch, const IndexSchedule& schedule,
                                   cudaStream_t stream);
-cudaError_t launch_index_tile(const IndexTileParams& p, Element key_type, const CUtensorMap& q,
+cudaError_t launch_index_tile(const IndexTileParams& p, hopper::Element key_type, const CUtensorMap& q,
                               const CUtensorMap& keys, cudaStream_t stream);
 cudaError_t launch_index_merge(const IndexMergeParams& p, cudaStream_t stream);
 

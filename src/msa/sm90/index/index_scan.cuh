@@ -10,15 +10,18 @@
 #pragma once
 
 #include "msa/sm90/index/index_key.cuh"
-#include "msa/sm90/widen.cuh"
+#include "sm90/convert.cuh"
+#include "sm90/mma.cuh"
+#include "sm90/ptx.cuh"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 
-template <int kMaxRows, Element kKeyType>
+template <int kMaxRows, hopper::Element kKeyType>
 struct IndexScanTraits {
   static constexpr int kRows = kMaxRows;
   static constexpr int kRowTiles = kRows / 8;
-  static constexpr bool kFp8 = kKeyType == Element::kE4M3;
+  static constexpr bool kFp8 = kKeyType == hopper::Element::kE4M3;
   static constexpr int kUnitKeys = kFp8 ? 64 : 32;
   static constexpr int kUnitsPerBlock = kBlock / kUnitKeys;
   static constexpr int kKeyTiles = kUnitKeys / 16;
@@ -27,7 +30,7 @@ struct IndexScanTraits {
   // Widening is a chain of arithmetic, so fp8 wants more warps; 32 rows have no registers for them.
   static constexpr int kWarps = kFp8 && kRows <= 16 ? 12 : 8, kThreads = kWarps * 32;
   static constexpr int kStages = 24 / kWarps;  // 192 KiB in flight
-  static_assert(kUnitKeys * kHeadDim * element_bytes(kKeyType) == kUnitBytes);
+  static_assert(kUnitKeys * kHeadDim * hopper::element_bytes(kKeyType) == kUnitBytes);
   static_assert(kUnitsPerBlock <= kMaxUnitsPerBlock && kRows % 8 == 0 && kRows <= kMaxScanRows);
 
   // Ahead of the ring, whose stages follow one another so that a launch may have fewer: 1 is enough where no
@@ -85,7 +88,7 @@ __device__ __forceinline__ void scan_products(float (&acc)[T::kKeyTiles][T::kRow
   const auto multiply = [&](int key_tile, int step, const uint32_t(&a)[4]) {
 #pragma unroll
     for (int tile = 0; tile < T::kRowTiles; ++tile)
-      mma_16x8x16(acc[key_tile][tile], a, queries.b[step][tile][0], queries.b[step][tile][1]);
+      hopper::mma_16x8x16(acc[key_tile][tile], a, queries.b[step][tile][0], queries.b[step][tile][1]);
   };
   // Steps outside, key tiles inside: neighbouring products do not wait for each other's sums.
   if constexpr (!T::kFp8) {
@@ -97,7 +100,7 @@ __device__ __forceinline__ void scan_products(float (&acc)[T::kKeyTiles][T::kRow
         // a bank.
         const int line = (key_tile * 16 + row) * 2 + step / 4, chunk = (step % 4) * 2 + chunk_half;
         uint32_t a[4];
-        ldmatrix_x4(a, unit + line * 128 + ((chunk ^ (line % 8)) << 4));
+        hopper::ldmatrix_x4(a, unit + line * 128 + ((chunk ^ (line % 8)) << 4));
         multiply(key_tile, step, a);
       }
   } else {
@@ -107,12 +110,12 @@ __device__ __forceinline__ void scan_products(float (&acc)[T::kKeyTiles][T::kRow
       for (int key_tile = 0; key_tile < T::kKeyTiles; ++key_tile) {
         const int line = key_tile * 16 + row, chunk = pair * 2 + chunk_half;
         uint32_t bytes[4];
-        ldmatrix_x4(bytes, unit + line * 128 + ((chunk ^ (line % 8)) << 4));
+        hopper::ldmatrix_x4(bytes, unit + line * 128 + ((chunk ^ (line % 8)) << 4));
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           uint32_t a[4];
-          widen_e4m3(bytes[half * 2], a[0], a[2]);
-          widen_e4m3(bytes[half * 2 + 1], a[1], a[3]);
+          hopper::widen_e4m3(bytes[half * 2], a[0], a[2]);
+          hopper::widen_e4m3(bytes[half * 2 + 1], a[1], a[3]);
           multiply(key_tile, pair * 2 + half, a);
         }
       }
@@ -261,10 +264,10 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const auto place_of = [&](int stage) {
     return raw + T::ring_offset(b.num_requests) + (stage * T::kWarps + warp) * T::kUnitBytes;
   };
-  let_next_kernel_start();
-  if (lane < T::kStages) mbarrier_init(&smem.full[warp][lane], 1);
-  mbarrier_init_fence();
-  if (threadIdx.x == 0) prefetch_tensor_map(&keys);
+  hopper::let_next_kernel_start();
+  if (lane < T::kStages) hopper::mbarrier_init(&smem.full[warp][lane], 1);
+  hopper::mbarrier_init_fence();
+  if (threadIdx.x == 0) hopper::prefetch_tensor_map(&keys);
   scan_prefix<T>(p, smem);  // the step's metadata is older than the kernel before
 
   ScanDeal<T> ahead(p.counter, smem.prefix()[b.num_requests]);
@@ -286,8 +289,9 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     smem.unit[warp][stage] = place.unit;
     if (place.unit >= end) return;
     const int key = place.page * kBlock + place.unit_in_page * T::kUnitKeys;
-    mbarrier_arrive_expect(&smem.full[warp][stage], T::kUnitBytes);
-    tma_load_2d(place_of(stage), &keys, &smem.full[warp][stage], 0, key * T::kLinesPerKey, kEvictFirst);
+    hopper::mbarrier_arrive_expect(&smem.full[warp][stage], T::kUnitBytes);
+    hopper::tma_load_2d(place_of(stage), &keys, &smem.full[warp][stage], 0, key * T::kLinesPerKey,
+                        hopper::kEvictFirst);
   };
   Place first[T::kStages];
 #pragma unroll
@@ -312,7 +316,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const bool early = ahead.counter == nullptr && first[0].unit < end &&
                      (first[0].unit + 1 - smem.prefix()[request]) * T::kUnitKeys <= rows.first_position;
   if (early) fetch(first[0], 0);
-  wait_for_previous_kernel();
+  hopper::wait_for_previous_kernel();
 #pragma unroll
   for (int i = 0; i < T::kStages; ++i)
     if (i > 0 || !early) fetch(first[i], i);
@@ -332,9 +336,9 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       rows = request_rows(b, request);
       load_queries();
     }
-    mbarrier_wait(&smem.full[warp][stage], parity);
+    hopper::mbarrier_wait(&smem.full[warp][stage], parity);
     float acc[T::kKeyTiles][T::kRowTiles][4];
-    scan_products<T>(acc, queries, smem_address(place_of(stage)));
+    scan_products<T>(acc, queries, hopper::smem_address(place_of(stage)));
     __syncwarp();
     fetch(next, stage);
     ahead.advance();

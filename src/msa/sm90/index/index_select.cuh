@@ -7,6 +7,7 @@
 #pragma once
 
 #include "msa/sm90/index/index_key.cuh"
+#include "sm90/ptx.cuh"
 
 namespace msa::sm90 {
 
@@ -176,9 +177,9 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   // The CTAs of many rows' attention would pile up on the SMs that the scan leaves first.
   constexpr int kFewRows = 4;
   const bool few = gridDim.x <= kFewRows;
-  if (few) let_next_kernel_start();
-  wait_for_previous_kernel();  // the metadata above is older than the kernel before
-  if (!few) let_next_kernel_start();
+  if (few) hopper::let_next_kernel_start();
+  hopper::wait_for_previous_kernel();  // the metadata above is older than the kernel before
+  if (!few) hopper::let_next_kernel_start();
   if (row == 0 && thread == 0 && p.counter != nullptr) *p.counter = 0;  // for the next scan
   if (blocks <= top_k) {
     if (thread < top_k) out[thread] = thread < blocks ? thread : -1;

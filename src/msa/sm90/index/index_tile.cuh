@@ -12,16 +12,20 @@
 #include <type_traits>
 
 #include "msa/sm90/index/index_key.cuh"
-#include "msa/sm90/wgmma.cuh"
-#include "msa/sm90/widen.cuh"
+#include "sm90/convert.cuh"
+#include "sm90/memory.cuh"
+#include "sm90/mma.cuh"
+#include "sm90/ptx.cuh"
+#include "sm90/tensor_map.h"
+#include "sm90/wgmma.cuh"
 
 namespace msa::sm90 {
 
-template <int kTilesPerWarpgroup, bool kAllScores, Element kKeyType>
+template <int kTilesPerWarpgroup, bool kAllScores, hopper::Element kKeyType>
 struct IndexTileTraits {
   static constexpr int kTiles = kTilesPerWarpgroup;
   static constexpr bool kDense = kAllScores;  // scores instead of lists
-  static constexpr bool kFp8 = kKeyType == Element::kE4M3;
+  static constexpr bool kFp8 = kKeyType == hopper::Element::kE4M3;
   static constexpr int kConsumers = 2;  // warpgroups
   static constexpr int kRows = kTiles * kConsumers * 64;
   static constexpr int kStageRows = kConsumers * 64;  // a stage holds one key block or this many rows of q
@@ -77,21 +81,21 @@ __device__ __forceinline__ void tile_producer(const IndexTileParams& p, const CU
   const int lane = threadIdx.x % 32;
   RingPosition ring, raw;
   const auto load = [&](const CUtensorMap& map, int row) {
-    mbarrier_wait(&smem.empty[ring.stage], ring.parity ^ 1);
+    hopper::mbarrier_wait(&smem.empty[ring.stage], ring.parity ^ 1);
     if (lane == 0) {
       uint8_t* stage = smem.stages[ring.stage];
-      mbarrier_arrive_expect(&smem.full[ring.stage], T::kStageBytes);
-      tma_load_2d(stage, &map, &smem.full[ring.stage], 0, row);
-      tma_load_2d(stage + T::kHalfBytes, &map, &smem.full[ring.stage], 64, row);
+      hopper::mbarrier_arrive_expect(&smem.full[ring.stage], T::kStageBytes);
+      hopper::tma_load_2d(stage, &map, &smem.full[ring.stage], 0, row);
+      hopper::tma_load_2d(stage + T::kHalfBytes, &map, &smem.full[ring.stage], 64, row);
     }
     __syncwarp();
     ring.template advance<T::kStages>();
   };
   const auto load_raw = [&](int row) {
-    mbarrier_wait(&smem.raw_empty[raw.stage], raw.parity ^ 1);
+    hopper::mbarrier_wait(&smem.raw_empty[raw.stage], raw.parity ^ 1);
     if (lane == 0) {
-      mbarrier_arrive_expect(&smem.raw_full[raw.stage], T::kRawBytes);
-      tma_load_2d(smem.raw[raw.stage], &keys, &smem.raw_full[raw.stage], 0, row);
+      hopper::mbarrier_arrive_expect(&smem.raw_full[raw.stage], T::kRawBytes);
+      hopper::tma_load_2d(smem.raw[raw.stage], &keys, &smem.raw_full[raw.stage], 0, row);
     }
     __syncwarp();
     raw.template advance<T::kWideners>();
@@ -104,7 +108,7 @@ __device__ __forceinline__ void tile_producer(const IndexTileParams& p, const CU
       // be widened.
 #pragma unroll 1
       for (int i = 0; i < T::kWideners; ++i)
-        mbarrier_wait(&smem.raw_empty[i], i < raw.stage ? raw.parity : raw.parity ^ 1);
+        hopper::mbarrier_wait(&smem.raw_empty[i], i < raw.stage ? raw.parity : raw.parity ^ 1);
     }
 #pragma unroll 1
     for (int tile = 0; tile < T::kTiles; ++tile) load(q, piece.q_row + tile * T::kStageRows);
@@ -140,31 +144,31 @@ __device__ __forceinline__ void tile_widener(const IndexTileParams& p, typename 
       const bool mine = turn == widener;
       if (++turn == T::kWideners) turn = 0;
       if (!mine) continue;
-      mbarrier_wait(&smem.raw_full[widener], raw_parity);
-      mbarrier_wait(&smem.empty[ring.stage], ring.parity ^ 1);
+      hopper::mbarrier_wait(&smem.raw_full[widener], raw_parity);
+      hopper::mbarrier_wait(&smem.empty[ring.stage], ring.parity ^ 1);
       raw_parity ^= 1;
       // Rows go in steps of 4: the swizzle's row bits change by 4, its chunk by one flipped bit. The upper
       // half's lanes store their second chunk first: other banks than the lower half's.
       const uint32_t row = lane / 8, chunk = lane % 8, upper = chunk / 4;  // a chunk is 16 channels
-      uint32_t from = smem_address(smem.raw[widener]) + row * 128 + ((chunk ^ row) << 4);
-      uint32_t to = smem_address(smem.stages[ring.stage]) + upper * T::kHalfBytes + row * 128 +
+      uint32_t from = hopper::smem_address(smem.raw[widener]) + row * 128 + ((chunk ^ row) << 4);
+      uint32_t to = hopper::smem_address(smem.stages[ring.stage]) + upper * T::kHalfBytes + row * 128 +
                     (((chunk % 4 * 2 + upper) ^ row) << 4);
 #pragma unroll 1
       for (int step = 0; step < kBlock / 4; ++step, from = (from + 512) ^ 64, to = (to + 512) ^ 64) {
-        const uint4 in = load_shared(from);
+        const uint4 in = hopper::load_shared(from);
         uint4 out;
-        widen_e4m3(upper ? in.z : in.x, out.x, out.y);
-        widen_e4m3(upper ? in.w : in.y, out.z, out.w);
-        store_shared(to, out);
-        widen_e4m3(upper ? in.x : in.z, out.x, out.y);
-        widen_e4m3(upper ? in.y : in.w, out.z, out.w);
-        store_shared(to ^ 16, out);
+        hopper::widen_e4m3(upper ? in.z : in.x, out.x, out.y);
+        hopper::widen_e4m3(upper ? in.w : in.y, out.z, out.w);
+        hopper::store_shared(to, out);
+        hopper::widen_e4m3(upper ? in.x : in.z, out.x, out.y);
+        hopper::widen_e4m3(upper ? in.y : in.w, out.z, out.w);
+        hopper::store_shared(to ^ 16, out);
       }
-      fence_async_shared();
+      hopper::fence_async_shared();
       __syncwarp();
       if (lane == 0) {
-        mbarrier_arrive(&smem.raw_empty[widener]);
-        mbarrier_arrive(&smem.full[ring.stage]);
+        hopper::mbarrier_arrive(&smem.raw_empty[widener]);
+        hopper::mbarrier_arrive(&smem.full[ring.stage]);
       }
     }
   });
@@ -180,21 +184,21 @@ struct RowList {
   __device__ __forceinline__ void offer(float score, int block, int step, const IndexSelection& s) {
     const uint64_t key = make_key(score, block, own, s);
     if (step < kListLength) {
-      store_shared_64(column + step * kStride, key | static_cast<uint32_t>(step));
+      hopper::store_shared_64(column + step * kStride, key | static_cast<uint32_t>(step));
       if (step == kListLength - 1) find_worst<kStride>();
     } else if (key > worst) {
       const uint32_t slot = static_cast<uint32_t>(worst) % kListLength;
-      store_shared_64(column + slot * kStride, key | slot);
+      hopper::store_shared_64(column + slot * kStride, key | slot);
       find_worst<kStride>();
     }
   }
 
   template <int kStride>
   __device__ __forceinline__ void find_worst() {
-    worst = load_shared_64(column);
+    worst = hopper::load_shared_64(column);
 #pragma unroll
     for (int slot = 1; slot < kListLength; ++slot) {
-      const uint64_t key = load_shared_64(column + slot * kStride);
+      const uint64_t key = hopper::load_shared_64(column + slot * kStride);
       worst = key < worst ? key : worst;
     }
   }
@@ -204,13 +208,14 @@ struct RowList {
 template <typename T>
 __device__ __forceinline__ void start_product(float (&acc)[64], const uint32_t (&a)[8][4],
                                               const uint8_t* stage) {
-  const uint64_t descriptor = wgmma_descriptor(stage);
+  const uint64_t descriptor = hopper::wgmma_descriptor(stage);
   __syncwarp();  // wgmma wants whole warps; branches on lanes came before
-  wgmma_fence();
+  hopper::wgmma_fence();
 #pragma unroll
   for (int step = 0; step < 8; ++step)
-    wgmma_64x128x16(acc, a[step], descriptor + (step / 4) * (T::kHalfBytes >> 4) + (step % 4) * 2, step != 0);
-  wgmma_commit();
+    hopper::wgmma<128>(acc, a[step], descriptor + (step / 4) * (T::kHalfBytes >> 4) + (step % 4) * 2,
+                       step != 0);
+  hopper::wgmma_commit();
 }
 
 // Largest score of each row; even lanes get row (lane / 4), odd lanes row (lane / 4) + 8 of the warp's 16.
@@ -241,8 +246,8 @@ __device__ __forceinline__ float row_maximum(const float (&acc)[64], int visible
 template <int kStride>
 __device__ __forceinline__ void store_list(const RowList& list, uint64_t* out, int count) {
   for (int slot = 0; slot < count; slot += 2) {
-    const uint64_t first = load_shared_64(list.column + slot * kStride);
-    const uint64_t second = slot + 1 < count ? load_shared_64(list.column + (slot + 1) * kStride) : 0;
+    const uint64_t first = hopper::load_shared_64(list.column + slot * kStride);
+    const uint64_t second = slot + 1 < count ? hopper::load_shared_64(list.column + (slot + 1) * kStride) : 0;
     *reinterpret_cast<ulonglong2*>(out + slot) = make_ulonglong2(first, second);
   }
 }
@@ -254,7 +259,7 @@ __device__ __forceinline__ void tile_consumer(const IndexTileParams& p, typename
   constexpr int kStride = T::kConsumers * 128 * sizeof(uint64_t);
   const IndexBatch& b = p.batch;
   RingPosition ring;
-  RowList list{smem_address(&smem.lists[0][warpgroup * 128 + thread]), 0, 0};
+  RowList list{hopper::smem_address(&smem.lists[0][warpgroup * 128 + thread]), 0, 0};
   // Rows of this thread: in the accumulators, row + 8 h of each 64-row tile; as owner, one of all tiles'
   // rows.
   const int row = warpgroup * 64 + warp * 16 + lane / 4;
@@ -265,15 +270,15 @@ __device__ __forceinline__ void tile_consumer(const IndexTileParams& p, typename
   each_piece(p.schedule, [&](const IndexPiece& piece, [[maybe_unused]] int index) {
 #pragma unroll
     for (int tile = 0; tile < T::kTiles; ++tile) {
-      mbarrier_wait(&smem.full[ring.stage], ring.parity);
+      hopper::mbarrier_wait(&smem.full[ring.stage], ring.parity);
       const int line = warpgroup * 64 + warp * 16 + lane % 16;
-      const uint32_t base = smem_address(smem.stages[ring.stage]) + line * 128;
+      const uint32_t base = hopper::smem_address(smem.stages[ring.stage]) + line * 128;
 #pragma unroll
       for (int step = 0; step < 8; ++step)
-        ldmatrix_x4(a[tile][step],
-                    base + (step / 4) * T::kHalfBytes + ((((step % 4) * 2 + lane / 16) ^ (line % 8)) << 4));
+        hopper::ldmatrix_x4(a[tile][step], base + (step / 4) * T::kHalfBytes +
+                                               ((((step % 4) * 2 + lane / 16) ^ (line % 8)) << 4));
       __syncwarp();
-      if (lane == 0) mbarrier_arrive_after(&smem.empty[ring.stage], a[tile][7][3]);
+      if (lane == 0) hopper::mbarrier_arrive_after(&smem.empty[ring.stage], a[tile][7][3]);
       ring.template advance<T::kStages>();
     }
     const auto position_of = [&](int r) { return piece.first_position + (piece.first_row + r) / b.heads; };
@@ -288,10 +293,10 @@ __device__ __forceinline__ void tile_consumer(const IndexTileParams& p, typename
                 key = block * kBlock - 1 - again.first_position;
       return row_maximum<true>(values, first / b.heads - key, (first + 8) / b.heads - key);
     };
-    const auto wait_full = [&] { mbarrier_wait(&smem.full[ring.stage], ring.parity); };
+    const auto wait_full = [&] { hopper::mbarrier_wait(&smem.full[ring.stage], ring.parity); };
     const auto release = [&](int stage) {
       __syncwarp();
-      if (lane == 0) mbarrier_arrive(&smem.empty[stage]);
+      if (lane == 0) hopper::mbarrier_arrive(&smem.empty[stage]);
     };
 
     // Straight-line runs of kCount blocks: while one tile's maximum is taken, the other tile's product runs.
@@ -313,11 +318,11 @@ __device__ __forceinline__ void tile_consumer(const IndexTileParams& p, typename
 #pragma unroll
         for (int tile = 0; tile < T::kTiles; ++tile) {
           if (T::kTiles == 2 && (tile == 0 || i + 1 < kCount)) {
-            wgmma_wait<1>();
+            hopper::wgmma_wait<1>();
           } else {
-            wgmma_wait<0>();
+            hopper::wgmma_wait<0>();
           }
-          wgmma_pin(acc[tile]);
+          hopper::wgmma_pin(acc[tile]);
           if (tile == T::kTiles - 1) release(stage);
           const float mine = maximum(acc[tile], tile, block);
           if (T::kTiles == 1 || lane / 2 % 2 == tile) score = mine;
@@ -349,30 +354,31 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   auto& smem = *reinterpret_cast<typename T::Smem*>(raw);
   if (threadIdx.x == 0) {
     for (int i = 0; i < T::kStages; ++i) {
-      mbarrier_init(&smem.full[i], 1);
-      mbarrier_init(&smem.empty[i], T::kConsumers * 4);
+      hopper::mbarrier_init(&smem.full[i], 1);
+      hopper::mbarrier_init(&smem.empty[i], T::kConsumers * 4);
     }
     for (int i = 0; i < T::kWideners; ++i) {
-      mbarrier_init(&smem.raw_full[i], 1);
-      mbarrier_init(&smem.raw_empty[i], 1);
+      hopper::mbarrier_init(&smem.raw_full[i], 1);
+      hopper::mbarrier_init(&smem.raw_empty[i], 1);
     }
-    mbarrier_init_fence();
-    prefetch_tensor_map(&q);
-    prefetch_tensor_map(&keys);
+    hopper::mbarrier_init_fence();
+    hopper::prefetch_tensor_map(&q);
+    hopper::prefetch_tensor_map(&keys);
   }
   __syncthreads();
-  wait_for_previous_kernel();
-  let_next_kernel_start();  // after the wait: what the next kernel reads of the step's metadata is complete
+  hopper::wait_for_previous_kernel();
+  hopper::let_next_kernel_start();  // after the wait: what the next kernel reads of the step's metadata is
+                                    // complete
   const int warpgroup = threadIdx.x / 128;
   if (warpgroup == 0) {
-    shrink_registers<T::kProducerRegisters>();
+    hopper::shrink_registers<T::kProducerRegisters>();
     if (threadIdx.x < 32) {
       tile_producer<T>(p, q, keys, smem);
     } else if constexpr (T::kFp8) {
       tile_widener<T>(p, smem, threadIdx.x / 32 - 1);
     }
   } else {
-    grow_registers<T::kConsumerRegisters>();
+    hopper::grow_registers<T::kConsumerRegisters>();
     tile_consumer<T>(p, smem, warpgroup - 1);
   }
 }

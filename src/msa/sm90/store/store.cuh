@@ -8,8 +8,9 @@
 #include <cuda_fp8.h>
 
 #include "msa/msa.h"
-#include "msa/sm90/ptx.cuh"
 #include "msa/sm90/store/store.h"
+#include "sm90/ptx.cuh"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 
@@ -67,7 +68,7 @@ __device__ inline StoreChunk store_chunk(const StoreParams& p, int row, int chun
     c.from = rows.data + row * rows.stride + first * T::kDim;
     c.norm = kind == 0 ? p.k_norm : nullptr;
     c.scales = p.kv_scales == nullptr ? nullptr : p.kv_scales + 2 * first + kind;
-    c.e4m3 = p.kv_type == Element::kE4M3;
+    c.e4m3 = p.kv_type == hopper::Element::kE4M3;
     c.to = static_cast<char*>(p.kv_pages) +
            (((block * p.kv_heads + first) * 2 + kind) * kTile + offset) * (c.e4m3 ? 1 : 2);
     c.head_stride = 2 * kTile;
@@ -79,7 +80,7 @@ __device__ inline StoreChunk store_chunk(const StoreParams& p, int row, int chun
     c.heads = 1;
     c.from = p.index_k.data + row * p.index_k.stride;
     c.norm = p.index_k_norm;
-    c.e4m3 = p.index_type == Element::kE4M3;
+    c.e4m3 = p.index_type == hopper::Element::kE4M3;
     c.to = static_cast<char*>(p.index_pages) + (block * kTile + offset) * (c.e4m3 ? 1 : 2);
   }
   return c;
@@ -239,10 +240,10 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinCtasPerSm)
     store_kernel(const __grid_constant__ StoreParams p) {
   const uint32_t chunks = store_chunks<T>(p), lane = threadIdx.x % T::kLanes;
   const uint32_t unit = blockIdx.x * T::kChunksPerCta + threadIdx.x / T::kLanes, row = unit / chunks;
-  let_next_kernel_start();
+  hopper::let_next_kernel_start();
   if (row >= p.rows) return;
   StoreWork<T> work(p, store_chunk<T>(p, row, unit % chunks), lane);
-  wait_for_previous_kernel();
+  hopper::wait_for_previous_kernel();
   work.run(p, lane, 0xffffu << (threadIdx.x & 16));
 }
 
@@ -253,8 +254,8 @@ struct RotaryTraits {
 template <typename T>
 __global__ void __launch_bounds__(T::kThreads) rotary_kernel(const __grid_constant__ RotaryParams p) {
   const int64_t at = int64_t{blockIdx.x} * T::kThreads + threadIdx.x;
-  wait_for_previous_kernel();
-  let_next_kernel_start();
+  hopper::wait_for_previous_kernel();
+  hopper::let_next_kernel_start();
   if (at >= int64_t{p.rows} * p.half) return;
   const float position = static_cast<float>(p.positions[at / p.half]);
   double sin, cos;

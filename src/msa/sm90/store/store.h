@@ -10,7 +10,7 @@
 
 #include <cstdint>
 
-#include "msa/sm90/tensor_map.h"
+#include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
 
@@ -47,7 +47,7 @@ struct StoreParams {
   float eps;
   int rows, query_heads, kv_heads;  // at most 4 KV heads
   int half;                         // rotary channels / 2: 8, 16, 32 or 64
-  Element kv_type, index_type;
+  hopper::Element kv_type, index_type;
 };
 
 cudaError_t launch_rotary(const RotaryParams& params, cudaStream_t stream);

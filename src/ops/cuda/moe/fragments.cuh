@@ -6,7 +6,8 @@
 // four m16n8k16 products: one 16-byte load feeds four products, and no swizzle is needed.
 #pragma once
 
-#include "msa/sm90/ptx.cuh"
+#include "sm90/memory.cuh"
+#include "sm90/mma.cuh"
 
 namespace sparrow::ops::cuda {
 
@@ -21,7 +22,7 @@ __device__ __forceinline__ Line load_line(uint32_t row) {
   const int lane = threadIdx.x % 32;
   const bool odd = (lane / 4) % 2 != 0;
   const uint32_t address = row + (lane % 4) * 16 + (odd ? 64 : 0);
-  const uint4 first = msa::sm90::load_shared(address), second = msa::sm90::load_shared(address ^ 64);
+  const uint4 first = hopper::load_shared(address), second = hopper::load_shared(address ^ 64);
   Line line;
   line.lower[0] = odd ? second.x : first.x, line.upper[0] = odd ? first.x : second.x;
   line.lower[1] = odd ? second.y : first.y, line.upper[1] = odd ? first.y : second.y;
@@ -34,7 +35,7 @@ __device__ __forceinline__ Line load_line(uint32_t row) {
 __device__ __forceinline__ void multiply_words(float (&d)[4], const Line& a0, const Line& a1, const Line& b,
                                                int i) {
   const uint32_t a[4] = {a0.lower[i], a1.lower[i], a0.upper[i], a1.upper[i]};
-  msa::sm90::mma_16x8x16(d, a, b.lower[i], b.upper[i]);
+  hopper::mma_16x8x16(d, a, b.lower[i], b.upper[i]);
 }
 
 __device__ __forceinline__ float4 add(const float4& a, const float4& b) {

@@ -1,25 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Launching the kernels of this folder: each may start while the one before it drains, some in clusters.
+// What the launches of this folder ask the device for, and the tensor maps that they bring.
 #pragma once
 
+#include <cuda_bf16.h>
+
 #include "device/cuda/check.h"
+#include "sm90/tensor_map.h"
 
 namespace sparrow::ops::cuda {
 
-inline int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, value = 0;
-  SPARROW_CUDA(cudaGetDevice(&device));
-  SPARROW_CUDA(cudaDeviceGetAttribute(&value, attribute, device));
-  return value;
-}
-
 inline int num_sms() {
-  return device_attribute(cudaDevAttrMultiProcessorCount);
-}
-
-// Shared memory of a CTA when `ctas` of them share an SM: 228 KiB, one of them the system's for each CTA.
-inline constexpr int smem_share(int ctas) {
-  return 233472 / ctas / 128 * 128 - 1024;
+  int device = 0, count = 0;
+  SPARROW_CUDA(cudaGetDevice(&device));
+  SPARROW_CUDA(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device));
+  return count;
 }
 
 // CTAs of a kernel that an SM holds at once.
@@ -32,23 +26,31 @@ int resident_ctas(void (*kernel)(Params), int threads, int smem_bytes) {
   return ctas;
 }
 
-template <typename Params>
-void launch_overlapped(void (*kernel)(Params), int grid, int cluster, int threads, int smem_bytes,
-                       cudaStream_t stream, const Params& params) {
-  SPARROW_CUDA(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, smem_bytes));
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = dim3(grid);
-  config.blockDim = dim3(threads);
-  config.dynamicSmemBytes = static_cast<size_t>(smem_bytes);
-  config.stream = stream;
-  config.attrs = attributes;
-  config.numAttrs = cluster > 1 ? 2 : 1;
-  SPARROW_CUDA(cudaLaunchKernelEx(&config, kernel, params));
+// Brings boxes of 64 columns, swizzled as wgmma wants them.
+inline CUtensorMap tile_map(const void* data, int64_t rows, int columns, int box_rows) {
+  CUtensorMap map;
+  SPARROW_CUDA(hopper::make_tensor_map(
+      hopper::MatrixView{
+          .data = data, .rows = rows, .columns = columns, .box_rows = box_rows, .box_columns = 64},
+      &map));
+  return map;
+}
+
+// Brings a block of rows as lines of 64 columns: [line][row][64] in shared memory, not swizzled, one copy for
+// a whole stage. `data` is [rows, columns], columns a multiple of 64; reads past its end give zeros.
+inline CUtensorMap line_map(const __nv_bfloat16* data, int64_t rows, int columns, int box_rows,
+                            int box_lines) {
+  CUtensorMap map;
+  SPARROW_CUDA(hopper::make_tensor_map(
+      hopper::TensorView{
+          .data = data,
+          .rank = 3,
+          .extents = {64, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(columns / 64)},
+          .strides = {static_cast<cuuint64_t>(columns) * 2, 128},
+          .box = {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_lines)},
+          .swizzle = false},
+      &map));
+  return map;
 }
 
 }  // namespace sparrow::ops::cuda

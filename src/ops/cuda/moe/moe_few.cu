@@ -2,9 +2,10 @@
 #include "ops/cuda/moe/families.h"
 
 #include "ops/cuda/linear_small.h"
-#include "ops/cuda/moe/down_few.cuh"
-#include "ops/cuda/moe/experts_few.cuh"
+#include "ops/cuda/moe/few/down_few.cuh"
+#include "ops/cuda/moe/few/experts_few.cuh"
 #include "ops/cuda/moe/stream_launch.cuh"
+#include "sm90/launch.cuh"
 
 namespace sparrow::ops::cuda {
 namespace {
@@ -68,9 +69,11 @@ void launch_down(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream
   p.tokens = std::min(args.rows, DownFew::kTokens);
   const int ring = DownFew::ring_offset(args.rows, p.slab);
   const int stage = DownFew::stage_bytes(p.slab, p.tokens, p.depth);
-  p.stages = std::min((smem_share(ctas) - ring) / stage, DownFew::kMaxStages);
-  launch_overlapped(down_few_kernel, (shape.hidden + p.slab - 1) / p.slab, 1, DownFew::threads(p.slab),
-                    ring + p.stages * stage, stream, p);
+  p.stages = std::min((hopper::smem_share(ctas) - ring) / stage, DownFew::kMaxStages);
+  SPARROW_CUDA(hopper::launch_dependent(
+      down_few_kernel,
+      {dim3((shape.hidden + p.slab - 1) / p.slab), DownFew::threads(p.slab), ring + p.stages * stage}, stream,
+      p));
 }
 
 }  // namespace
@@ -104,7 +107,7 @@ void moe_one_launch(const MoeShape& shape, const MoeArgs& args, cudaStream_t str
                      .limit = args.limit,
                      .beta = args.beta,
                      .scaling = args.scaling};
-  constexpr int kSmemBytes = smem_share(T::kCtasPerSm);
+  constexpr int kSmemBytes = hopper::smem_share(T::kCtasPerSm);
   const int slots = num_sms() * resident_ctas(experts_few_kernel, T::kThreads, kSmemBytes);
   p.depth = down_depth(shape.inter, T::kMaxDepth);
   p.slab = round_up((shape.hidden + slots - 1) / slots, 8);
@@ -114,8 +117,9 @@ void moe_one_launch(const MoeShape& shape, const MoeArgs& args, cudaStream_t str
   // As many units as the rows allow at most; the device counts the real ones.
   const int units = (args.rows * shape.top_k + 1) * (2 * shape.inter / T::kRows);
   const int slabs = (shape.hidden + p.slab - 1) / p.slab;
-  launch_overlapped(experts_few_kernel, std::min(slots, std::max(units, slabs)), 1, T::kThreads, kSmemBytes,
-                    stream, p);
+  SPARROW_CUDA(hopper::launch_dependent(
+      experts_few_kernel, {dim3(std::min(slots, std::max(units, slabs))), T::kThreads, kSmemBytes}, stream,
+      p));
 }
 
 void moe_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, unsigned parts) {

@@ -3,10 +3,10 @@
 
 #include <algorithm>
 
-#include "msa/sm90/tensor_map.h"
-#include "ops/cuda/moe/combine.cuh"
 #include "ops/cuda/moe/launch.cuh"
-#include "ops/cuda/moe/tile_held.cuh"
+#include "ops/cuda/moe/many/combine.cuh"
+#include "ops/cuda/moe/many/tile_held.cuh"
+#include "sm90/launch.cuh"
 
 namespace sparrow::ops::cuda {
 namespace {
@@ -32,18 +32,12 @@ struct Layout {
   }
 };
 
-CUtensorMap tensor_map(const void* data, int64_t rows, int columns, int box_rows) {
-  CUtensorMap map;
-  SPARROW_CUDA(msa::sm90::make_tensor_map(
-      {.data = data, .rows = rows, .columns = columns, .box_rows = box_rows, .box_columns = 64}, &map));
-  return map;
-}
-
 template <bool kFirst>
 void launch_tiles(const TileParams& p, int max_shares, cudaStream_t stream) {
   using T = TileTraits<kFirst>;
   const int max_items = 2 * max_shares * ((p.out_rows + T::kRows - 1) / T::kRows);
-  launch_overlapped(tile_kernel<T>, std::min(num_sms(), max_items), 1, T::kThreads, T::kSmemBytes, stream, p);
+  SPARROW_CUDA(hopper::launch_dependent(
+      tile_kernel<T>, {dim3(std::min(num_sms(), max_items)), T::kThreads, T::kSmemBytes}, stream, p));
 }
 
 // Holding the tokens pays where arithmetic is the limit; where memory is, it has too few weights in flight.
@@ -76,12 +70,13 @@ void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, u
                               .num_experts = shape.num_experts,
                               .top_k = shape.top_k};
   if (parts & kMoeRoute)
-    launch_overlapped(route_many_kernel, RouteMany::kCluster, 1, RouteMany::kThreads, 0, stream, route);
+    SPARROW_CUDA(hopper::launch_dependent(route_many_kernel, {dim3(RouteMany::kCluster), RouteMany::kThreads},
+                                          stream, route));
 
   const int64_t experts = shape.num_experts + 1, places = int64_t{args.rows} * (shape.top_k + 1);
   const int max_shares = RouteMany::max_shares(args.rows, shape.num_experts, shape.top_k);
-  TileParams p{.w = tensor_map(args.gate_up, experts * 2 * shape.inter, shape.hidden, First::kHalf),
-               .tokens = tensor_map(hidden, places, shape.inter, First::kStep),
+  TileParams p{.w = tile_map(args.gate_up, experts * 2 * shape.inter, shape.hidden, First::kHalf),
+               .tokens = tile_map(hidden, places, shape.inter, First::kStep),
                .x = args.x,
                .row_at = route.row_at,
                .shares = route.shares,
@@ -94,22 +89,23 @@ void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, u
                .limit = args.limit,
                .beta = args.beta};
   if (parts & kMoeGateUp) launch_tiles<true>(p, max_shares, stream);
-  p.w = tensor_map(args.down, experts * shape.hidden, shape.inter, First::kHalf);
+  p.w = tile_map(args.down, experts * shape.hidden, shape.inter, First::kHalf);
   p.out = expert_rows, p.columns = shape.inter, p.out_rows = shape.hidden, p.out_columns = shape.hidden;
   if ((parts & kMoeDown) && holds_tokens(shape, args.rows))
-    launch_overlapped(held_kernel, num_sms(), 1, HeldTraits::kThreads, HeldTraits::kSmemBytes, stream, p);
+    SPARROW_CUDA(hopper::launch_dependent(
+        held_kernel, {dim3(num_sms()), HeldTraits::kThreads, HeldTraits::kSmemBytes}, stream, p));
   else if (parts & kMoeDown)
     launch_tiles<false>(p, max_shares, stream);
   if ((parts & kMoeCombine) && shape.num_experts > 0)
-    launch_overlapped(combine_kernel, args.rows, 1, Combine::kThreads, 0, stream,
-                      CombineParams{.parts = expert_rows,
-                                    .weights = args.weights,
-                                    .place_of = route.place_of,
-                                    .out = args.out,
-                                    .rows = args.rows,
-                                    .hidden = shape.hidden,
-                                    .top_k = shape.top_k,
-                                    .scaling = args.scaling});
+    SPARROW_CUDA(hopper::launch_dependent(combine_kernel, {dim3(args.rows), Combine::kThreads}, stream,
+                                          CombineParams{.parts = expert_rows,
+                                                        .weights = args.weights,
+                                                        .place_of = route.place_of,
+                                                        .out = args.out,
+                                                        .rows = args.rows,
+                                                        .hidden = shape.hidden,
+                                                        .top_k = shape.top_k,
+                                                        .scaling = args.scaling}));
 }
 
 }  // namespace sparrow::ops::cuda

@@ -14,9 +14,9 @@
 
 #include <type_traits>
 
-#include "msa/sm90/ptx.cuh"
+#include "ops/cuda/moe/few/route_few.cuh"
 #include "ops/cuda/moe/fragments.cuh"
-#include "ops/cuda/moe/route_few.cuh"
+#include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda {
 
@@ -127,8 +127,8 @@ __device__ __forceinline__ void stream_weights(const StreamParams& p, const Stre
   const int width = min(T::kDepth, p.columns - chunk * T::kDepth);
   if (threadIdx.x % 32 == 0) {
     const int token_bytes = T::kRouted ? u.tokens * width * 2 : T::kTokens * T::kRowBytes;
-    msa::sm90::mbarrier_arrive_expect(bar, T::kRows * T::kRowBytes + token_bytes);
-    msa::sm90::tma_load_3d(tile, &p.w, bar, 0, u.w_row, chunk * (T::kDepth / 64), msa::sm90::kEvictFirst);
+    hopper::mbarrier_arrive_expect(bar, T::kRows * T::kRowBytes + token_bytes);
+    hopper::tma_load_3d(tile, &p.w, bar, 0, u.w_row, chunk * (T::kDepth / 64), hopper::kEvictFirst);
   }
   __syncwarp();
 }
@@ -141,10 +141,10 @@ __device__ __forceinline__ void stream_tokens(const StreamParams& p, const typen
     const int first = chunk * T::kDepth, width = min(T::kDepth, p.columns - first);
     for (int t = threadIdx.x % 32; t < u.tokens; t += 32) {
       const int row = row_of_pair(smem.route.pair_at[u.first_place + t], p.rows * p.top_k, p.top_k);
-      msa::sm90::bulk_load(tile + t * T::kRowBytes, p.x + int64_t{row} * p.columns + first, width * 2, bar);
+      hopper::bulk_load(tile + t * T::kRowBytes, p.x + int64_t{row} * p.columns + first, width * 2, bar);
     }
   } else if (threadIdx.x % 32 == 0) {
-    msa::sm90::tma_load_3d(tile, &p.tokens, bar, 0, 0, chunk * (T::kDepth / 64));
+    hopper::tma_load_3d(tile, &p.tokens, bar, 0, 0, chunk * (T::kDepth / 64));
   }
 }
 
@@ -178,7 +178,7 @@ __device__ __forceinline__ void stream_produce(const StreamParams& p, typename T
       if (early > 0) {
         --early;
       } else {
-        msa::sm90::mbarrier_wait(&smem.empty[ring.stage], ring.parity ^ 1);
+        hopper::mbarrier_wait(&smem.empty[ring.stage], ring.parity ^ 1);
         stream_weights<T>(p, u, chunk, ring.tile(), full);
       }
       stream_tokens<T>(p, smem, u, chunk, ring.tile(), full);
@@ -197,12 +197,7 @@ __device__ __forceinline__ float4 stream_sums(const typename T::Smem& smem, int 
       sum = add(sum, *reinterpret_cast<const float4*>(&smem.sums[w][token][row]));
   } else {
     for (int rank = 0; rank < splits; ++rank) {
-      float4 part;
-      asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];"
-                   : "=f"(part.x), "=f"(part.y), "=f"(part.z), "=f"(part.w)
-                   : "r"(msa::sm90::cluster_address(&smem.sums[0][token][row], rank))
-                   : "memory");
-      sum = add(sum, part);
+      sum = add(sum, hopper::load_cluster<float4>(hopper::cluster_address(&smem.sums[0][token][row], rank)));
     }
   }
   return sum;
@@ -286,11 +281,11 @@ __device__ __forceinline__ void stream_consume(const StreamParams& p, typename T
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float acc[T::kTilesPerWarp][T::kTokenTiles][4] = {};
   for (int chunk = u.first_chunk; chunk < u.end_chunk; ++chunk) {
-    msa::sm90::mbarrier_wait(&smem.full[ring.stage], ring.parity);
-    stream_multiply<T>(acc, msa::sm90::smem_address(ring.tile()),
-                       min(T::kDepth, p.columns - chunk * T::kDepth), u.tokens);
+    hopper::mbarrier_wait(&smem.full[ring.stage], ring.parity);
+    stream_multiply<T>(acc, hopper::smem_address(ring.tile()), min(T::kDepth, p.columns - chunk * T::kDepth),
+                       u.tokens);
     __syncwarp();
-    if (lane == 0) msa::sm90::mbarrier_arrive(&smem.empty[ring.stage]);
+    if (lane == 0) hopper::mbarrier_arrive(&smem.empty[ring.stage]);
     ring.next();
   }
   const int slice = warp % T::kWarpsK, first_row = warp / T::kWarpsK * T::kTilesPerWarp * 16 + lane / 4;
@@ -301,7 +296,7 @@ __device__ __forceinline__ void stream_consume(const StreamParams& p, typename T
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         smem.sums[slice][n * 8 + lane % 4 * 2 + i % 2][first_row + m * 16 + i / 2 * 8] = acc[m][n][i];
-  msa::sm90::named_barrier_sync(kStreamSums, T::kConsumers * 32);
+  hopper::named_barrier_sync(kStreamSums, T::kConsumers * 32);
   if (p.splits == 1) return;
   constexpr int kFours = T::kRows / 4;
   for (int i = threadIdx.x; i < u.tokens * kFours; i += T::kConsumers * 32)
@@ -317,19 +312,19 @@ __global__ void __launch_bounds__(T::kThreads, T::kCtasPerSm)
   uint8_t* ring_base = smem_bytes + T::kRingOffset;
   if (threadIdx.x == 0) {
     for (int s = 0; s < p.stages; ++s)
-      msa::sm90::mbarrier_init(&smem.full[s], 1), msa::sm90::mbarrier_init(&smem.empty[s], T::kConsumers);
-    msa::sm90::mbarrier_init_fence();
+      hopper::mbarrier_init(&smem.full[s], 1), hopper::mbarrier_init(&smem.empty[s], T::kConsumers);
+    hopper::mbarrier_init_fence();
   }
-  if (!T::kRouted) msa::sm90::let_next_kernel_start();
+  if (!T::kRouted) hopper::let_next_kernel_start();
   __syncthreads();
   const int rank = blockIdx.x % p.splits, first_unit = blockIdx.x / p.splits, stride = gridDim.x / p.splits;
   const bool produces = threadIdx.x / 32 == T::kConsumers;
   int early = 0;
   if (produces) early = stream_early<T>(p, smem, ring_base, first_unit, rank);
-  if (T::kRouted || produces) msa::sm90::wait_for_previous_kernel();
+  if (T::kRouted || produces) hopper::wait_for_previous_kernel();
   if constexpr (T::kRouted) {
     // Not before the wait: down_few reads the routing as soon as it starts.
-    msa::sm90::let_next_kernel_start();
+    hopper::let_next_kernel_start();
     route_few(smem.route, p.ids, p.rows, p.num_experts, p.top_k);
   }
   if (produces) {
@@ -342,19 +337,19 @@ __global__ void __launch_bounds__(T::kThreads, T::kCtasPerSm)
       stream_consume<T>(p, smem, ring, u);
       if (p.splits > 1) break;  // a cluster has one unit
       stream_store<T>(p, smem, u, 0);
-      msa::sm90::named_barrier_sync(kStreamSums, T::kConsumers * 32);
+      hopper::named_barrier_sync(kStreamSums, T::kConsumers * 32);
     }
   }
   if (p.splits > 1) {
     __syncwarp();
-    msa::sm90::cluster_arrive();
-    msa::sm90::cluster_wait();
+    hopper::cluster_arrive();
+    hopper::cluster_wait();
     if (threadIdx.x / 32 < T::kConsumers)
       stream_store<T>(p, smem, stream_unit<T>(p, smem, first_unit, rank), rank);
     // Nobody may leave while others read its sums.
     __syncwarp();
-    msa::sm90::cluster_arrive();
-    msa::sm90::cluster_wait();
+    hopper::cluster_arrive();
+    hopper::cluster_wait();
   }
 }
 

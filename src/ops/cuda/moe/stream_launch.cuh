@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "ops/cuda/moe/launch.cuh"
-#include "ops/cuda/moe/line_map.h"
 #include "ops/cuda/moe/stream.cuh"
+#include "sm90/launch.cuh"
 
 namespace sparrow::ops::cuda {
 
@@ -31,9 +31,14 @@ void launch_stream(const StreamMatrices& m, StreamParams p, int max_units, cudaS
   }
   p.w = line_map(m.w, int64_t{m.experts} * p.out_rows, p.columns, T::kRows, T::kDepth / 64);
   p.x = m.x;
-  p.stages = std::min((smem_share(T::kCtasPerSm) - T::kRingOffset) / T::kStageBytes, T::kMaxStages);
+  p.stages = std::min((hopper::smem_share(T::kCtasPerSm) - T::kRingOffset) / T::kStageBytes, T::kMaxStages);
   const int grid = std::min(max_units, slots / p.splits) * p.splits;
-  launch_overlapped(stream_kernel<T>, grid, p.splits, T::kThreads, T::smem_bytes(p.stages), stream, p);
+  SPARROW_CUDA(hopper::launch_dependent(stream_kernel<T>,
+                                        {.grid = dim3(grid),
+                                         .threads = T::kThreads,
+                                         .smem_bytes = T::smem_bytes(p.stages),
+                                         .cluster = p.splits},
+                                        stream, p));
 }
 
 // All rows times one matrix. More rows want taller tiles: x comes from the L2 once for every tile.

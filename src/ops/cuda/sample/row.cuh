@@ -13,13 +13,10 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "msa/sm90/ptx.cuh"
 #include "ops/cuda/sample/sample.h"
+#include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda::sampling {
-
-using msa::sm90::cluster_arrive;
-using msa::sm90::cluster_wait;
 
 inline constexpr int kCtas = 8, kThreads = 256, kWarps = kThreads / 32;
 inline constexpr int kSlice = kMaxVocabulary / kCtas;
@@ -237,8 +234,8 @@ class Row {
   }
 
   __device__ static void barrier() {
-    cluster_arrive();
-    cluster_wait();
+    hopper::cluster_arrive();
+    hopper::cluster_wait();
   }
 
   // Sum over the threads before this one, and over all.

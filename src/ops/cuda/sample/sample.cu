@@ -2,16 +2,14 @@
 #include "ops/cuda/sample/sample.h"
 
 #include "device/cuda/check.h"
-#include "msa/sm90/launch.cuh"
 #include "ops/cuda/sample/sample_batch.h"
 #include "ops/cuda/sample/search.cuh"
+#include "sm90/launch.cuh"
+#include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda {
 namespace sampling {
 namespace {
-
-using msa::sm90::launch_dependent;
-using msa::sm90::wait_for_previous_kernel;
 
 // What a candidate this far (in units of the temperature) below the best weighs is lost in the rounding of
 // any sum: it cannot be drawn.
@@ -176,7 +174,7 @@ __global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kThreads, 2)
     sample_kernel(const __grid_constant__ SampleArgs args) {
   extern __shared__ __align__(16) char memory[];
   Row row(*reinterpret_cast<RowShared*>(memory), args.vocabulary);
-  wait_for_previous_kernel();
+  hopper::wait_for_previous_kernel();
   sample_row(row, args, blockIdx.x / kCtas);
   Row::barrier();  // no CTA may be gone while another reads its memory
 }
@@ -191,7 +189,7 @@ __global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kGreedyThreads)
   const int rank = blockIdx.x % kCtas, index = blockIdx.x / kCtas;
   const int part = ((args.vocabulary + kCtas - 1) / kCtas + 3) / 4 * 4, begin = rank * part;
   const int size = max(min(args.vocabulary - begin, part), 0);
-  wait_for_previous_kernel();
+  hopper::wait_for_previous_kernel();
   const int logits_row = static_cast<const PackedRow*>(args.batch)[index].logits_row;
   const float* const from = args.logits + logits_row * args.row_stride + begin;
   Stats stats;
@@ -265,7 +263,7 @@ __global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kThreads, 2)
     logprobs_kernel(const __grid_constant__ LogprobsArgs args) {
   extern __shared__ __align__(16) char memory[];
   Row row(*reinterpret_cast<RowShared*>(memory), args.vocabulary);
-  wait_for_previous_kernel();
+  hopper::wait_for_previous_kernel();
   logprobs_row(row, args, blockIdx.x / kCtas);
   Row::barrier();
 }
@@ -278,16 +276,16 @@ void sample(const SampleArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return;
   const dim3 grid(args.rows * kCtas);
   if (args.plain_greedy)
-    SPARROW_CUDA(launch_dependent(greedy_kernel, grid, kGreedyThreads, 0, stream, args));
+    SPARROW_CUDA(hopper::launch_dependent(greedy_kernel, {grid, kGreedyThreads}, stream, args));
   else
-    SPARROW_CUDA(launch_dependent(sample_kernel, grid, kThreads, sizeof(RowShared), stream, args));
+    SPARROW_CUDA(hopper::launch_dependent(sample_kernel, {grid, kThreads, sizeof(RowShared)}, stream, args));
 }
 
 void logprobs(const LogprobsArgs& args, cudaStream_t stream) {
   using namespace sampling;
   if (args.rows == 0) return;
-  SPARROW_CUDA(
-      launch_dependent(logprobs_kernel, dim3(args.rows * kCtas), kThreads, sizeof(RowShared), stream, args));
+  SPARROW_CUDA(hopper::launch_dependent(
+      logprobs_kernel, {dim3(args.rows * kCtas), kThreads, sizeof(RowShared)}, stream, args));
 }
 
 }  // namespace sparrow::ops::cuda

@@ -5,7 +5,8 @@
 
 #include <cstdint>
 
-#include "msa/sm90/ptx.cuh"
+#include "sm90/memory.cuh"
+#include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda {
 
@@ -33,7 +34,7 @@ struct FewRingWriter {
     return size <= oldest ? 0 : -1;
   }
   __device__ __forceinline__ void release() {
-    msa::sm90::mbarrier_wait(&ring.empty[released % FewRing::kSlots], released / FewRing::kSlots % 2);
+    hopper::mbarrier_wait(&ring.empty[released % FewRing::kSlots], released / FewRing::kSlots % 2);
     ++released;
   }
   // Takes the place that fit() has named and announces its bytes. Returns its slot.
@@ -41,7 +42,7 @@ struct FewRingWriter {
     const int slot = placed % FewRing::kSlots;
     if (threadIdx.x % 32 == 0) {
       ring.offset[slot] = offset;
-      msa::sm90::mbarrier_arrive_expect(&ring.full[slot], announced);
+      hopper::mbarrier_arrive_expect(&ring.full[slot], announced);
     }
     __syncwarp();
     newest = offset, end = offset + size, ++placed;
@@ -57,12 +58,12 @@ struct FewRingReader {
   // Waits for the next piece and returns where it lies.
   __device__ __forceinline__ int wait() const {
     const int slot = used % FewRing::kSlots;
-    msa::sm90::mbarrier_wait(&ring.full[slot], used / FewRing::kSlots % 2);
+    hopper::mbarrier_wait(&ring.full[slot], used / FewRing::kSlots % 2);
     return ring.offset[slot];
   }
   __device__ __forceinline__ void done() {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) msa::sm90::mbarrier_arrive(&ring.empty[used % FewRing::kSlots]);
+    if (threadIdx.x % 32 == 0) hopper::mbarrier_arrive(&ring.empty[used % FewRing::kSlots]);
     ++used;
   }
 };
@@ -74,27 +75,16 @@ struct GridBarrier {
   uint32_t* word;
 
   // Which state the word is in. To be read before this CTA arrives.
-  __device__ __forceinline__ uint32_t phase() const {
-    uint32_t value;
-    asm volatile("ld.relaxed.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-    return value & 0x80000000u;
-  }
+  __device__ __forceinline__ uint32_t phase() const { return hopper::load_relaxed(word) & 0x80000000u; }
   // One thread of a CTA; what it wrote, or saw written before a barrier of its CTA, is visible to all who
   // have waited.
   __device__ __forceinline__ void arrive() const {
     const uint32_t step = blockIdx.x == 0 ? 0x80000000u - (gridDim.x - 1) : 1u;
-    asm volatile("red.release.gpu.global.add.u32 [%0], %1;" ::"l"(word), "r"(step) : "memory");
+    hopper::add_release(word, step);
   }
   __device__ __forceinline__ void wait(uint32_t phase) const {
-    uint32_t value;
-    do asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(value) : "l"(word) : "memory");
-    while ((value & 0x80000000u) == phase);
+    while ((hopper::load_acquire(word) & 0x80000000u) == phase) continue;
   }
 };
-
-// Ordinary writes to global memory that this thread has seen are visible to copies it asks for from here on.
-__device__ __forceinline__ void fence_async_global() {
-  asm volatile("fence.proxy.async.global;" ::: "memory");
-}
 
 }  // namespace sparrow::ops::cuda

@@ -9,9 +9,9 @@
 
 #include <cuda_bf16.h>
 
-#include "msa/sm90/ptx.cuh"
+#include "ops/cuda/moe/few/route_few.cuh"
 #include "ops/cuda/moe/fragments.cuh"
-#include "ops/cuda/moe/route_few.cuh"
+#include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda {
 
@@ -63,12 +63,12 @@ __device__ __forceinline__ void down_copy(uint8_t* tile, const __nv_bfloat16* so
                                           const DownFewParams& p, const DownStep& s, uint64_t* bar) {
   const int lane = threadIdx.x % 32;
   if (p.depth == p.inter) {
-    if (lane == 0) msa::sm90::bulk_load(tile, source, rows * p.inter * 2, bar);
+    if (lane == 0) hopper::bulk_load(tile, source, rows * p.inter * 2, bar);
     return;
   }
   for (int r = lane; r < rows; r += 32)
-    msa::sm90::bulk_load(tile + r * p.depth * 2, source + int64_t{r} * p.inter + s.chunk * p.depth,
-                         s.width * 2, bar);
+    hopper::bulk_load(tile + r * p.depth * 2, source + int64_t{r} * p.inter + s.chunk * p.depth, s.width * 2,
+                      bar);
 }
 
 __device__ __forceinline__ void down_produce(const DownFewParams& p, DownFew::Smem& smem, uint8_t* ring,
@@ -77,19 +77,19 @@ __device__ __forceinline__ void down_produce(const DownFewParams& p, DownFew::Sm
   const int stage_bytes = DownFew::stage_bytes(p.slab, p.tokens, p.depth), lane = threadIdx.x % 32;
   const auto load_weights = [&](const DownStep& s, int stage) {
     if (lane == 0)
-      msa::sm90::mbarrier_arrive_expect(&smem.full[stage], (channels + s.share.count) * s.width * 2);
+      hopper::mbarrier_arrive_expect(&smem.full[stage], (channels + s.share.count) * s.width * 2);
     __syncwarp();
     const int64_t first = int64_t{s.share.expert} * p.hidden + int64_t{blockIdx.x} * p.slab;
     down_copy(ring + stage * stage_bytes, p.w + first * p.inter, channels, p, s, &smem.full[stage]);
   };
   const int early = min(p.stages, steps);
   for (int step = 0; step < early; ++step) load_weights(down_step(p, smem, step, chunks), step);
-  msa::sm90::wait_for_previous_kernel();
+  hopper::wait_for_previous_kernel();
   int stage = 0, parity = 0;
   for (int step = 0; step < steps; ++step) {
     const DownStep s = down_step(p, smem, step, chunks);
     if (step >= early) {
-      msa::sm90::mbarrier_wait(&smem.empty[stage], parity ^ 1);
+      hopper::mbarrier_wait(&smem.empty[stage], parity ^ 1);
       load_weights(s, stage);
     }
     down_copy(ring + stage * stage_bytes + p.slab * p.depth * 2, p.h + int64_t{s.share.first} * p.inter,
@@ -109,8 +109,8 @@ __device__ __forceinline__ void down_consume(const DownFewParams& p, DownFew::Sm
   int stage = 0, parity = 0;
   for (int step = 0; step < steps; ++step) {
     const DownStep s = down_step(p, smem, step, chunks);
-    msa::sm90::mbarrier_wait(&smem.full[stage], parity);
-    const uint32_t tile = msa::sm90::smem_address(ring) + stage * stage_bytes;
+    hopper::mbarrier_wait(&smem.full[stage], parity);
+    const uint32_t tile = hopper::smem_address(ring) + stage * stage_bytes;
     // Rows past the last token give sums that nobody takes.
     const uint32_t weights = tile + (warp * 8 + lane / 4) * row_bytes,
                    h0 = tile + (p.slab + min(lane / 4, p.tokens - 1)) * row_bytes,
@@ -125,7 +125,7 @@ __device__ __forceinline__ void down_consume(const DownFewParams& p, DownFew::Sm
         multiply_words(acc[i % 2], a0, a1, b, i);  // two chains of sums: half the wait
     }
     __syncwarp();
-    if (lane == 0) msa::sm90::mbarrier_arrive(&smem.empty[stage]);
+    if (lane == 0) hopper::mbarrier_arrive(&smem.empty[stage]);
     if (++stage == p.stages) stage = 0, parity ^= 1;
     if (s.chunk + 1 < chunks) continue;
 #pragma unroll
@@ -161,11 +161,11 @@ static __global__ void __launch_bounds__(DownFew::kMaxThreads, 1)
   auto* sums = reinterpret_cast<float*>(smem_bytes + DownFew::kSumsOffset);
   uint8_t* ring = smem_bytes + DownFew::ring_offset(p.rows, p.slab);
   const int channels = min(p.slab, p.hidden - static_cast<int>(blockIdx.x) * p.slab);
-  msa::sm90::let_next_kernel_start();
+  hopper::let_next_kernel_start();
   if (threadIdx.x == 0) {
     for (int s = 0; s < p.stages; ++s)
-      msa::sm90::mbarrier_init(&smem.full[s], 1), msa::sm90::mbarrier_init(&smem.empty[s], channels / 8);
-    msa::sm90::mbarrier_init_fence();
+      hopper::mbarrier_init(&smem.full[s], 1), hopper::mbarrier_init(&smem.empty[s], channels / 8);
+    hopper::mbarrier_init_fence();
   }
   // The routing is older than the kernel before, which lets this one start only after it has waited itself.
   route_few(smem.route, p.ids, p.rows, p.num_experts, p.top_k);

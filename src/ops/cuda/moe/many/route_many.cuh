@@ -6,7 +6,7 @@
 
 #include <cstdint>
 
-#include "msa/sm90/ptx.cuh"
+#include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda {
 
@@ -103,11 +103,7 @@ __device__ __forceinline__ void sum_counts(RouteMany::Smem& smem) {
   int total = 0, before = 0;
 #pragma unroll
   for (int rank = 0; rank < RouteMany::kCluster; ++rank) {
-    int count;
-    asm volatile("ld.shared::cluster.s32 %0, [%1];"
-                 : "=r"(count)
-                 : "r"(msa::sm90::cluster_address(&smem.count[e], rank))
-                 : "memory");
+    const int count = hopper::load_cluster<int32_t>(hopper::cluster_address(&smem.count[e], rank));
     if (rank < static_cast<int>(blockIdx.x)) before += count;
     total += count;
   }
@@ -120,16 +116,16 @@ static __global__ void __cluster_dims__(RouteMany::kCluster, 1, 1) __launch_boun
   const int thread = threadIdx.x, pairs = p.rows * p.top_k;
   if (thread < RouteMany::kMaxExperts) smem.count[thread] = 0;
   __syncthreads();
-  msa::sm90::wait_for_previous_kernel();
+  hopper::wait_for_previous_kernel();
   visit_pairs<false>(p, pairs, [&](int pair, int id, int) {
     p.place_of[pair] = id < 0 ? -1 : atomicAdd(&smem.count[id], 1);
   });
   __syncthreads();
-  msa::sm90::cluster_arrive();
-  msa::sm90::cluster_wait();
+  hopper::cluster_arrive();
+  hopper::cluster_wait();
   if (thread < RouteMany::kMaxExperts) sum_counts(smem);
   __syncthreads();
-  msa::sm90::cluster_arrive();  // nobody may leave while others read its counts
+  hopper::cluster_arrive();  // nobody may leave while others read its counts
   if (thread < 32) list_tiles(p, smem, pairs);
   __syncthreads();
   visit_pairs<true>(p, pairs, [&](int pair, int id, int rank) {
@@ -141,7 +137,7 @@ static __global__ void __cluster_dims__(RouteMany::kCluster, 1, 1) __launch_boun
   for (int r = blockIdx.x * RouteMany::kThreads + thread; r < p.rows;
        r += RouteMany::kThreads * RouteMany::kCluster)
     p.row_at[pairs + r] = r;
-  msa::sm90::cluster_wait();
+  hopper::cluster_wait();
 }
 
 }  // namespace sparrow::ops::cuda

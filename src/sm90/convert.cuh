@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace msa::sm90 {
+namespace hopper {
 
 // Four e4m3 numbers to bf16. Each byte becomes 16 bits with its sign repeated; shifted by 4, its exponent and
 // mantissa lie in bf16's fields, and the mask keeps one of the signs. The product with 2^120 moves the
@@ -40,4 +40,4 @@ __device__ __forceinline__ uint32_t f16_of_bf16(uint32_t pair) {
   return result;
 }
 
-}  // namespace msa::sm90
+}  // namespace hopper

@@ -7,7 +7,9 @@
 // one multiplies while the other stores.
 #pragma once
 
-#include "ops/cuda/moe/tile.cuh"
+#include "ops/cuda/moe/many/tile.cuh"
+#include "sm90/ptx.cuh"
+#include "sm90/wgmma.cuh"
 
 namespace sparrow::ops::cuda {
 
@@ -62,9 +64,9 @@ __device__ __forceinline__ void held_produce_weights(const TileParams& p, HeldTr
     for (int i = 0; i < tiles; ++i)
       for (int k = 0; k < p.columns; k += T::kDepth) {
         uint64_t* full = &smem.full[group][stage];
-        msa::sm90::mbarrier_wait(&smem.empty[group][stage], parity);
-        msa::sm90::mbarrier_arrive_expect(full, sizeof(smem.w[0][0]));
-        msa::sm90::tma_load_2d(smem.w[group][stage], &p.w, full, k, w_row + list.first_row(item, group, i));
+        hopper::mbarrier_wait(&smem.empty[group][stage], parity);
+        hopper::mbarrier_arrive_expect(full, sizeof(smem.w[0][0]));
+        hopper::tma_load_2d(smem.w[group][stage], &p.w, full, k, w_row + list.first_row(item, group, i));
         if (++stage == T::kStages) stage = 0, parity ^= 1;
       }
   }
@@ -80,11 +82,11 @@ __device__ __forceinline__ void held_produce_tokens(const TileParams& p, HeldTra
     const Share share = list.share(p, item);
     const int boxes = (share.count + T::kStep - 1) / T::kStep;
     for (int s = 0; s < p.columns / T::kDepth; ++s) {
-      msa::sm90::mbarrier_wait(&smem.x_empty[s], parity);
-      msa::sm90::mbarrier_arrive_expect(&smem.x_full[s], boxes * kBoxBytes);
+      hopper::mbarrier_wait(&smem.x_empty[s], parity);
+      hopper::mbarrier_arrive_expect(&smem.x_full[s], boxes * kBoxBytes);
       for (int b = 0; b < boxes; ++b)
-        msa::sm90::tma_load_2d(smem.x[s] + b * kBoxBytes, &p.tokens, &smem.x_full[s], s * T::kDepth,
-                               share.first + b * T::kStep);
+        hopper::tma_load_2d(smem.x[s] + b * kBoxBytes, &p.tokens, &smem.x_full[s], s * T::kDepth,
+                            share.first + b * T::kStep);
     }
   }
 }
@@ -107,33 +109,33 @@ __device__ __forceinline__ void held_consume(const TileParams& p, HeldTraits::Sm
     for (int e = 0; e < kN; ++e) d[e / (kN / 2)][e % (kN / 2)] = 0;
     const bool last = i + 1 == tiles;
     uint64_t* previous = nullptr;
-    msa::sm90::named_barrier_sync(kTurn + group, 2 * T::kGroup);
+    hopper::named_barrier_sync(kTurn + group, 2 * T::kGroup);
     for (int s = 0; s < steps; ++s) {
-      if (i == 0) msa::sm90::mbarrier_wait(&smem.x_full[s], at.x_parity);
-      msa::sm90::mbarrier_wait(&smem.full[group][at.stage], at.parity);
-      const uint64_t a = msa::sm90::wgmma_descriptor(smem.w[group][at.stage]);
-      const uint64_t b = msa::sm90::wgmma_descriptor(smem.x[s]);
-      msa::sm90::wgmma_fence();
+      if (i == 0) hopper::mbarrier_wait(&smem.x_full[s], at.x_parity);
+      hopper::mbarrier_wait(&smem.full[group][at.stage], at.parity);
+      const uint64_t a = hopper::wgmma_descriptor(smem.w[group][at.stage]);
+      const uint64_t b = hopper::wgmma_descriptor(smem.x[s]);
+      hopper::wgmma_fence();
 #pragma unroll
       for (int j = 0; j < T::kDepth / 16; ++j)
 #pragma unroll
-        for (int m = 0; m < 2; ++m) wgmma_tokens<kN>(d[m], a + j * 2 + m * 64 * 128 / 16, b + j * 2, 1);
-      msa::sm90::wgmma_commit();
-      msa::sm90::wgmma_wait<1>();
+        for (int m = 0; m < 2; ++m) hopper::wgmma<kN>(d[m], a + j * 2 + m * 64 * 128 / 16, b + j * 2, 1);
+      hopper::wgmma_commit();
+      hopper::wgmma_wait<1>();
       if (s > 0 && lane == 0) {
-        msa::sm90::mbarrier_arrive(previous);
-        if (last) msa::sm90::mbarrier_arrive(&smem.x_empty[s - 1]);
+        hopper::mbarrier_arrive(previous);
+        if (last) hopper::mbarrier_arrive(&smem.x_empty[s - 1]);
       }
       previous = &smem.empty[group][at.stage];
       if (++at.stage == T::kStages) at.stage = 0, at.parity ^= 1;
     }
-    if (group == 0 || !last || !last_item) msa::sm90::named_barrier_arrive(kTurn + 1 - group, 2 * T::kGroup);
-    msa::sm90::wgmma_wait<0>();
-    msa::sm90::wgmma_pin(d[0]);
-    msa::sm90::wgmma_pin(d[1]);
+    if (group == 0 || !last || !last_item) hopper::named_barrier_arrive(kTurn + 1 - group, 2 * T::kGroup);
+    hopper::wgmma_wait<0>();
+    hopper::wgmma_pin(d[0]);
+    hopper::wgmma_pin(d[1]);
     if (lane == 0) {
-      msa::sm90::mbarrier_arrive(previous);
-      if (last) msa::sm90::mbarrier_arrive(&smem.x_empty[steps - 1]);
+      hopper::mbarrier_arrive(previous);
+      if (last) hopper::mbarrier_arrive(&smem.x_empty[steps - 1]);
     }
     tile_store<T, kN, 2>(p, smem, d, list.share(p, item), list.first_row(item, group, i));
   }
@@ -145,7 +147,7 @@ __device__ __forceinline__ void held_consume_all(const TileParams& p, HeldTraits
   const HeldList list(p);
   HeldState at;
   if (threadIdx.x >= T::kGroup && static_cast<int>(blockIdx.x) < list.items)
-    msa::sm90::named_barrier_arrive(kTurn, 2 * T::kGroup);
+    hopper::named_barrier_arrive(kTurn, 2 * T::kGroup);
   for (int item = blockIdx.x; item < list.items; item += gridDim.x) {
     switch ((list.share(p, item).count + T::kStep - 1) / T::kStep) {
       case 1:
@@ -188,21 +190,21 @@ static __global__ void __launch_bounds__(HeldTraits::kThreads, 1)
   extern __shared__ uint8_t smem_bytes[];
   auto& smem = *reinterpret_cast<T::Smem*>((reinterpret_cast<uintptr_t>(smem_bytes) + 1023) / 1024 * 1024);
   if (threadIdx.x == 0) {
-    msa::sm90::prefetch_tensor_map(&p.w);
+    hopper::prefetch_tensor_map(&p.w);
     for (int s = 0; s < T::kMaxSteps; ++s) {
-      msa::sm90::mbarrier_init(&smem.x_full[s], 1);
-      msa::sm90::mbarrier_init(&smem.x_empty[s], 8);
+      hopper::mbarrier_init(&smem.x_full[s], 1);
+      hopper::mbarrier_init(&smem.x_empty[s], 8);
     }
     for (int s = 0; s < 2 * T::kStages; ++s) {
-      msa::sm90::mbarrier_init(&smem.full[0][s], 1);
-      msa::sm90::mbarrier_init(&smem.empty[0][s], 4);
+      hopper::mbarrier_init(&smem.full[0][s], 1);
+      hopper::mbarrier_init(&smem.empty[0][s], 4);
     }
-    msa::sm90::mbarrier_init_fence();
+    hopper::mbarrier_init_fence();
   }
   __syncthreads();
-  msa::sm90::wait_for_previous_kernel();
+  hopper::wait_for_previous_kernel();
   if (threadIdx.x / T::kGroup == 2) {
-    msa::sm90::shrink_registers<T::kProducerRegisters>();
+    hopper::shrink_registers<T::kProducerRegisters>();
     const int warp = threadIdx.x % T::kGroup / 32;
     if (threadIdx.x % 32 == 0) {
       if (warp < 2)
@@ -211,7 +213,7 @@ static __global__ void __launch_bounds__(HeldTraits::kThreads, 1)
         held_produce_tokens(p, smem);
     }
   } else {
-    msa::sm90::grow_registers<T::kConsumerRegisters>();
+    hopper::grow_registers<T::kConsumerRegisters>();
     held_consume_all(p, smem);
   }
 }

@@ -5,13 +5,13 @@
 
 #include <cuda_bf16.h>
 
-#include "msa/sm90/ptx.cuh"
-#include "ops/cuda/router_select.cuh"
+#include "ops/cuda/router/router_select.cuh"
 #include "ops/cuda/rows.h"
+#include "sm90/memory.cuh"
+#include "sm90/mma.cuh"
+#include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda {
-
-using namespace msa::sm90;
 
 // The three terms of a pair of numbers: each takes the next 8 bits.
 __device__ __forceinline__ void split_pair(float x, float y, uint32_t (&terms)[3]) {
@@ -51,13 +51,7 @@ struct FewParams {
 
 // A part's logit is its own flag: 0 says that it is not there yet. A logit of 0 is written as -0.
 __device__ __forceinline__ void post(float* to, float logit) {
-  const float posted = logit == 0 ? -0.0f : logit;
-  asm volatile("st.relaxed.gpu.global.f32 [%0], %1;" ::"l"(to), "f"(posted) : "memory");
-}
-__device__ __forceinline__ float peek(const float* from) {
-  float logit;
-  asm volatile("ld.relaxed.gpu.global.f32 %0, [%1];" : "=f"(logit) : "l"(from) : "memory");
-  return logit;
+  hopper::store_relaxed(to, logit == 0 ? -0.0f : logit);
 }
 
 // Waits for all parts of a row, takes them away and adds them up in their order.
@@ -77,7 +71,8 @@ __device__ void await_logits(const FewParams& p, int num_parts, int row, float (
         for (int i = 0; i < kPerLane; ++i) {
           parts[b][i] = 0;
           if (base + b >= num_parts || 32 * i + lane >= num_experts) continue;
-          parts[b][i] = peek(p.logits + (base + b) * stride + int64_t{row} * num_experts + 32 * i + lane);
+          parts[b][i] = hopper::load_relaxed(p.logits + (base + b) * stride + int64_t{row} * num_experts +
+                                             32 * i + lane);
         }
 #pragma unroll
       for (int b = 0; b < kBatch; ++b)
@@ -95,12 +90,6 @@ __device__ void await_logits(const FewParams& p, int num_parts, int row, float (
           p.logits[(base + b) * stride + int64_t{row} * num_experts + 32 * i + lane] = 0;
       }
   }
-}
-
-__device__ __forceinline__ float2 load_cluster(uint32_t address) {
-  float2 v;
-  asm volatile("ld.shared::cluster.v2.f32 {%0, %1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
-  return v;
 }
 
 // 8 experts in a warp's chunks of columns.
@@ -164,8 +153,8 @@ __device__ __forceinline__ void few_products(const FewRows<kTiles>& x, const Few
 #pragma unroll
       for (int t = 0; t < kTiles; ++t) {
         const uint4 &r0 = x[c][t][0], &r1 = x[c][t][1];
-        mma_16x8x16(acc[t], {r0.x, r1.x, r0.y, r1.y}, terms[c][0][term], terms[c][1][term]);
-        mma_16x8x16(acc[t], {r0.z, r1.z, r0.w, r1.w}, terms[c][2][term], terms[c][3][term]);
+        hopper::mma_16x8x16(acc[t], {r0.x, r1.x, r0.y, r1.y}, terms[c][0][term], terms[c][1][term]);
+        hopper::mma_16x8x16(acc[t], {r0.z, r1.z, r0.w, r1.w}, terms[c][2][term], terms[c][3][term]);
       }
 }
 
@@ -207,7 +196,7 @@ __device__ __forceinline__ void fewest_select(const FewParams& p, typename T::Sm
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) {
         const int i = base + b * T::kThreads;
-        values[b] = i < count ? peek(place(i)) : -0.0f;
+        values[b] = i < count ? hopper::load_relaxed(place(i)) : -0.0f;
       }
 #pragma unroll
       for (int b = 0; b < kBatch; ++b) ready = ready && __float_as_uint(values[b]) != 0;
@@ -242,7 +231,7 @@ template <typename T>
 __global__ void __launch_bounds__(T::kThreads, T::kPerLane <= 4 ? 3 : 2)
     fewest_kernel(const __grid_constant__ FewParams p) {
   __shared__ typename T::Smem smem;
-  let_next_kernel_start();
+  hopper::let_next_kernel_start();
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, part = blockIdx.x;
   const int first_expert = blockIdx.y * T::kExperts;
   const int first_chunk = (part * T::kWarps + warp) * FewTraits::kChunks;
@@ -255,7 +244,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kPerLane <= 4 ? 3 : 2)
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
     const bool rehearsal = pass == 0;
-    if (!rehearsal) wait_for_previous_kernel();
+    if (!rehearsal) hopper::wait_for_previous_kernel();
     FewRows<1> x;
     few_rows<1>(p, 0, first_chunk, rehearsal ? 0 : s.rows, x);
     float acc[1][4] = {};
@@ -289,14 +278,14 @@ __global__ void __cluster_dims__(FewTraits::kCluster, 1, 1) __launch_bounds__(Fe
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int rank = blockIdx.x % T::kCluster, part = blockIdx.x / T::kCluster;
   const int first_expert = blockIdx.y * T::kExperts, first_row = blockIdx.z * T::kRows;
-  let_next_kernel_start();
+  hopper::let_next_kernel_start();
   float acc[kTiles][4] = {};
   const int first_chunk = (part * T::kCluster + rank) * T::kChunks;
   FewWeights weights;
   few_weights(p, first_expert + 8 * warp, first_chunk, weights);
   FewTerms terms;
   few_terms(weights, terms);
-  wait_for_previous_kernel();  // the router's numbers are weights, x is not
+  hopper::wait_for_previous_kernel();  // the router's numbers are weights, x is not
   FewRows<kTiles> x;
   few_rows<kTiles>(p, first_row, first_chunk, p.selection.rows, x);
   few_products<kTiles>(x, terms, acc);
@@ -306,15 +295,15 @@ __global__ void __cluster_dims__(FewTraits::kCluster, 1, 1) __launch_bounds__(Fe
     for (int h = 0; h < 2; ++h)
       *reinterpret_cast<float2*>(&sums[16 * t + 8 * h + lane / 4][8 * warp + lane % 4 * 2]) = {
           acc[t][2 * h], acc[t][2 * h + 1]};
-  cluster_arrive();
-  cluster_wait();
+  hopper::cluster_arrive();
+  hopper::cluster_wait();
   const int my_row = rank * T::kRowsOfCta + warp, row = first_row + my_row;
   const int expert = first_expert + 2 * lane;
   float2 sum = {};
   if (my_row < 16 * kTiles && row < p.selection.rows) {
 #pragma unroll
     for (int r = 0; r < T::kCluster; ++r) {
-      const float2 other = load_cluster(cluster_address(&sums[my_row][2 * lane], r));
+      const float2 other = hopper::load_cluster<float2>(hopper::cluster_address(&sums[my_row][2 * lane], r));
       sum.x += other.x, sum.y += other.y;
     }
   }
@@ -325,7 +314,7 @@ __global__ void __cluster_dims__(FewTraits::kCluster, 1, 1) __launch_bounds__(Fe
   }
   // Waited for at the end: a CTA may not be gone while others read its sums. Relaxed: the sums have been
   // read, since they are stored, and the stores concern no CTA of the cluster.
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  hopper::cluster_arrive_relaxed_aligned();
   // The last cluster: all that it waits for have been launched before it.
   const int num_parts = gridDim.x / T::kCluster;
   if (part == num_parts - 1 && blockIdx.y == gridDim.y - 1 && row < p.selection.rows) {
@@ -334,7 +323,7 @@ __global__ void __cluster_dims__(FewTraits::kCluster, 1, 1) __launch_bounds__(Fe
     await_logits(p, num_parts, row, logit);
     select_experts(p.selection, row, logit, bias);
   }
-  cluster_wait();
+  hopper::cluster_wait();
 }
 
 }  // namespace sparrow::ops::cuda

@@ -8,7 +8,7 @@
 
 #include <cstdint>
 
-namespace msa::sm90 {
+namespace hopper {
 
 enum class Element : uint8_t { kBF16, kE4M3 };
 
@@ -45,4 +45,4 @@ struct TensorView {
 
 cudaError_t make_tensor_map(const TensorView& view, CUtensorMap* map);
 
-}  // namespace msa::sm90
+}  // namespace hopper

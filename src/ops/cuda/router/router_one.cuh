@@ -4,8 +4,10 @@
 // the logits and selects.
 #pragma once
 
-#include "ops/cuda/router_few.cuh"
+#include "ops/cuda/router/router_few.cuh"
 #include "ops/cuda/rows_device.cuh"
+#include "sm90/memory.cuh"
+#include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda {
 
@@ -84,7 +86,7 @@ __device__ __forceinline__ void await_and_select(const NormRouteParams& p, typen
   if (threadIdx.x < s.num_experts) {
     float* const from = p.logits + threadIdx.x;
     float logit;
-    do logit = peek(from);
+    do logit = hopper::load_relaxed(from);
     while (__float_as_uint(logit) == 0 && !rehearsal);
     smem.logits[threadIdx.x] = logit;
     if (!rehearsal) *from = 0;
@@ -102,7 +104,7 @@ template <typename T>
 __global__ void __launch_bounds__(T::kThreads, T::kCtasPerSm)
     norm_route_kernel(const __grid_constant__ NormRouteParams p) {
   __shared__ typename T::Smem smem;
-  let_next_kernel_start();
+  hopper::let_next_kernel_start();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int expert = blockIdx.x, last = gridDim.x - 1, hidden = p.normed.hidden;
   float router[T::kVectors][kVector];
@@ -123,7 +125,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kCtasPerSm)
 #pragma unroll 1
   for (int pass = 0; pass < 2; ++pass) {
     const bool rehearsal = pass == 0;
-    if (!rehearsal) wait_for_previous_kernel();
+    if (!rehearsal) hopper::wait_for_previous_kernel();
     Vector x[T::kVectors];
     norm_vectors<T>(p, expert == 0 && !rehearsal, rehearsal, smem, x);
     float2 dots = {};

@@ -4,7 +4,7 @@
 
 #include <cuda_bf16.h>
 
-#include "msa/sm90/ptx.cuh"
+#include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda {
 
@@ -36,7 +36,7 @@ static __global__ void __launch_bounds__(Combine::kThreads)
   __shared__ int32_t places[Combine::kMaxTopK];
   __shared__ float factors[Combine::kMaxTopK];
   const int64_t row = blockIdx.x;
-  msa::sm90::wait_for_previous_kernel();
+  hopper::wait_for_previous_kernel();
   if (threadIdx.x < p.top_k) {
     // Instead of one that is not there, none of the shared expert.
     const int place = p.place_of[row * p.top_k + threadIdx.x];

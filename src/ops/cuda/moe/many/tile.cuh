@@ -12,11 +12,12 @@
 
 #include <cuda_bf16.h>
 
-#include "msa/sm90/ptx.cuh"
-#include "msa/sm90/wgmma.cuh"
 #include "ops/cuda/moe/fragments.cuh"
-#include "ops/cuda/moe/route_many.cuh"
-#include "ops/cuda/moe/wgmma_tokens.cuh"
+#include "ops/cuda/moe/many/route_many.cuh"
+#include "sm90/memory.cuh"
+#include "sm90/mma.cuh"
+#include "sm90/ptx.cuh"
+#include "sm90/wgmma.cuh"
 
 namespace sparrow::ops::cuda {
 
@@ -50,15 +51,6 @@ struct TileTraits {
   static constexpr int kSmemBytes = sizeof(Smem) + 1024;  // the swizzle wants 1024-byte alignment
 };
 
-__device__ __forceinline__ void copy_16(uint32_t smem, const void* source) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(source) : "memory");
-}
-// An arrival when this thread's copies so far have landed.
-__device__ __forceinline__ void arrive_after_copies(uint64_t* bar) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(msa::sm90::smem_address(bar))
-               : "memory");
-}
-
 // What a CTA does next: some weight rows of one expert times one share of its tokens.
 struct TileWork {
   Share share;
@@ -90,8 +82,7 @@ template <typename T>
 __device__ __forceinline__ void tile_produce(const TileParams& p, typename T::Smem& smem) {
   constexpr int kCopies = T::kTokens / 16;
   const int thread = threadIdx.x % T::kGroup, chunk = thread % 8;
-  const uint32_t x =
-      msa::sm90::smem_address(smem.x[0]) + thread / 8 * 128 + ((chunk ^ (thread / 8 % 8)) << 4);
+  const uint32_t x = hopper::smem_address(smem.x[0]) + thread / 8 * 128 + ((chunk ^ (thread / 8 % 8)) << 4);
   const TileList<T> list(p);
   int stage = 0, parity = 1;
   for (int item = blockIdx.x; item < list.items; item += gridDim.x) {
@@ -109,23 +100,24 @@ __device__ __forceinline__ void tile_produce(const TileParams& p, typename T::Sm
     }
     for (int k = 0; k < p.columns; k += T::kDepth) {
       uint64_t* full = &smem.full[stage];
-      if (T::kFirst || thread == 0) msa::sm90::mbarrier_wait(&smem.empty[stage], parity);
+      if (T::kFirst || thread == 0) hopper::mbarrier_wait(&smem.empty[stage], parity);
       if (thread == 0) {
         constexpr int kRowBytes = T::kDepth * 2, kBoxBytes = T::kStep * kRowBytes;
-        msa::sm90::mbarrier_arrive_expect(full, work.rows * kRowBytes + (T::kFirst ? 0 : steps * kBoxBytes));
-        msa::sm90::tma_load_2d(smem.w[stage], &p.w, full, k, w_row);
+        hopper::mbarrier_arrive_expect(full, work.rows * kRowBytes + (T::kFirst ? 0 : steps * kBoxBytes));
+        hopper::tma_load_2d(smem.w[stage], &p.w, full, k, w_row);
         if (work.rows > T::kHalf)
-          msa::sm90::tma_load_2d(smem.w[stage] + T::kHalf * kRowBytes, &p.w, full, k, w_row + T::kHalf);
+          hopper::tma_load_2d(smem.w[stage] + T::kHalf * kRowBytes, &p.w, full, k, w_row + T::kHalf);
         if constexpr (!T::kFirst)
           for (int b = 0; b < steps; ++b)
-            msa::sm90::tma_load_2d(smem.x[stage] + b * kBoxBytes, &p.tokens, full, k,
-                                   work.share.first + b * T::kStep);
+            hopper::tma_load_2d(smem.x[stage] + b * kBoxBytes, &p.tokens, full, k,
+                                work.share.first + b * T::kStep);
       }
       if constexpr (T::kFirst) {
 #pragma unroll
         for (int i = 0; i < kCopies; ++i)
-          if (i < steps) copy_16(x + stage * static_cast<int>(sizeof(smem.x[0])) + i * 2048, source[i] + k);
-        arrive_after_copies(full);
+          if (i < steps)
+            hopper::copy_16(x + stage * static_cast<int>(sizeof(smem.x[0])) + i * 2048, source[i] + k);
+        hopper::mbarrier_arrive_after_copies(full);
       }
       if (++stage == T::kStages) stage = 0, parity ^= 1;
     }
@@ -148,12 +140,9 @@ __device__ __forceinline__ float swiglu_fast(float gate, float up, const TilePar
 __device__ __forceinline__ uint4 transpose_tiles(uint32_t stage, const uint32_t (&tiles)[4]) {
   const int lane = threadIdx.x % 32;
   const auto place = [&](int token, int tile) { return stage + token * 64 + ((tile ^ (token / 2)) << 4); };
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
-                   place(lane % 8, lane / 8)),
-               "r"(tiles[0]), "r"(tiles[1]), "r"(tiles[2]), "r"(tiles[3])
-               : "memory");
+  hopper::stmatrix_x4_transposed(place(lane % 8, lane / 8), tiles);
   __syncwarp();
-  return msa::sm90::load_shared(place(lane / 4, lane % 4));
+  return hopper::load_shared(place(lane / 4, lane % 4));
 }
 
 // Stores a warpgroup's rows of a tile: tokens come in columns and leave in rows, 16 bytes for each lane.
@@ -168,7 +157,7 @@ __device__ __forceinline__ void tile_store(const TileParams& p, typename T::Smem
   const int row = first_row + block * 64 + warp * 16, channel = T::kFirst ? row / 2 : row + mine % 2 * 8;
   __nv_bfloat16* out = p.out + int64_t{share.first} * p.out_columns + channel;
   const bool inside = row < p.out_rows;
-  const uint32_t stage = msa::sm90::smem_address(smem.transpose[threadIdx.x / 32][0]);
+  const uint32_t stage = hopper::smem_address(smem.transpose[threadIdx.x / 32][0]);
 #pragma unroll
   for (int j = 0; j < kN / 8; j += kTokenGroups) {
     uint32_t tiles[4];
@@ -201,30 +190,30 @@ __device__ __forceinline__ void tile_consume(const TileParams& p, typename T::Sm
   for (int i = 0; i < kBlocks * kN / 2; ++i) d[i / (kN / 2)][i % (kN / 2)] = 0;
   uint64_t* previous = nullptr;
   for (int k = 0; k < p.columns; k += T::kDepth) {
-    msa::sm90::mbarrier_wait(&smem.full[stage], parity);
-    if constexpr (T::kFirst) msa::sm90::fence_async_shared();  // the gathered rows are ordinary copies
-    const uint64_t a = msa::sm90::wgmma_descriptor(smem.w[stage] + group * kBlocks * 64 * 128);
-    const uint64_t b = msa::sm90::wgmma_descriptor(smem.x[stage]);
-    msa::sm90::wgmma_fence();
+    hopper::mbarrier_wait(&smem.full[stage], parity);
+    if constexpr (T::kFirst) hopper::fence_async_shared();  // the gathered rows are ordinary copies
+    const uint64_t a = hopper::wgmma_descriptor(smem.w[stage] + group * kBlocks * 64 * 128);
+    const uint64_t b = hopper::wgmma_descriptor(smem.x[stage]);
+    hopper::wgmma_fence();
 #pragma unroll
     for (int s = 0; s < T::kDepth / 16; ++s)
 #pragma unroll
-      for (int m = 0; m < kBlocks; ++m) wgmma_tokens<kN>(d[m], a + s * 2 + m * 64 * 128 / 16, b + s * 2, 1);
-    msa::sm90::wgmma_commit();
+      for (int m = 0; m < kBlocks; ++m) hopper::wgmma<kN>(d[m], a + s * 2 + m * 64 * 128 / 16, b + s * 2, 1);
+    hopper::wgmma_commit();
     if constexpr (kAhead) {
-      msa::sm90::wgmma_wait<1>();
-      if (k > 0 && lane == 0) msa::sm90::mbarrier_arrive(previous);
+      hopper::wgmma_wait<1>();
+      if (k > 0 && lane == 0) hopper::mbarrier_arrive(previous);
     } else {
-      msa::sm90::wgmma_wait<0>();
-      if (lane == 0) msa::sm90::mbarrier_arrive(&smem.empty[stage]);
+      hopper::wgmma_wait<0>();
+      if (lane == 0) hopper::mbarrier_arrive(&smem.empty[stage]);
     }
     previous = &smem.empty[stage];
     if (++stage == T::kStages) stage = 0, parity ^= 1;
   }
-  msa::sm90::wgmma_wait<0>();
+  hopper::wgmma_wait<0>();
 #pragma unroll
-  for (int m = 0; m < kBlocks; ++m) msa::sm90::wgmma_pin(d[m]);
-  if (kAhead && lane == 0) msa::sm90::mbarrier_arrive(previous);
+  for (int m = 0; m < kBlocks; ++m) hopper::wgmma_pin(d[m]);
+  if (kAhead && lane == 0) hopper::mbarrier_arrive(previous);
   tile_store<T, kN, kBlocks>(p, smem, d, work.share, work.first_row + group * kBlocks * 64);
 }
 
@@ -275,20 +264,20 @@ __global__ void __launch_bounds__(T::kThreads, 1) tile_kernel(const __grid_const
   auto& smem =
       *reinterpret_cast<typename T::Smem*>((reinterpret_cast<uintptr_t>(smem_bytes) + 1023) / 1024 * 1024);
   if (threadIdx.x == 0) {
-    msa::sm90::prefetch_tensor_map(&p.w);
+    hopper::prefetch_tensor_map(&p.w);
     for (int s = 0; s < T::kStages; ++s) {
-      msa::sm90::mbarrier_init(&smem.full[s], T::kFirst ? 1 + T::kGroup : 1);
-      msa::sm90::mbarrier_init(&smem.empty[s], 8);
+      hopper::mbarrier_init(&smem.full[s], T::kFirst ? 1 + T::kGroup : 1);
+      hopper::mbarrier_init(&smem.empty[s], 8);
     }
-    msa::sm90::mbarrier_init_fence();
+    hopper::mbarrier_init_fence();
   }
   __syncthreads();
-  msa::sm90::wait_for_previous_kernel();
+  hopper::wait_for_previous_kernel();
   if (threadIdx.x / T::kGroup == 2) {
-    msa::sm90::shrink_registers<T::kProducerRegisters>();
+    hopper::shrink_registers<T::kProducerRegisters>();
     tile_produce<T>(p, smem);
   } else {
-    msa::sm90::grow_registers<T::kConsumerRegisters>();
+    hopper::grow_registers<T::kConsumerRegisters>();
     tile_consume_all<T>(p, smem);
   }
 }

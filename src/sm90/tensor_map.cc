@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "msa/sm90/tensor_map.h"
+#include "sm90/tensor_map.h"
 
-namespace msa::sm90 {
+namespace hopper {
 namespace {
 
 using Encode = decltype(&cuTensorMapEncodeTiled);
@@ -48,4 +48,4 @@ cudaError_t make_tensor_map(const MatrixView& view, CUtensorMap* map) {
       map);
 }
 
-}  // namespace msa::sm90
+}  // namespace hopper
