@@ -7,11 +7,12 @@
 
 #include "base/math.h"
 #include "checkpoint/safetensors.h"
+#include "ops/cuda/limits.h"
 
 namespace sparrow {
 namespace {
 
-constexpr int kTile = 64;  // of the matrix kernels: hidden sizes and channels are multiples of it
+constexpr int kTile = ops::cuda::kColumnTile;
 constexpr int kInterleave = 8;
 constexpr int kGroups[] = {4, 8, 16};  // query heads for one KV head that the attention kernels take
 
@@ -32,6 +33,21 @@ Status check_shapes(const ModelConfig& config, int ranks) {
         strf("hidden_size {} is not a multiple of {}: the GPU kernels cannot run this model; the CPU can",
              config.hidden_size, kTile),
         "hidden_size"};
+  const bool has_moe = std::count(config.layer_is_moe.begin(), config.layer_is_moe.end(), 1) > 0;
+  const struct {
+    const char* field;
+    int value, most;
+  } limits[] = {
+      {"hidden_size", config.hidden_size, ops::cuda::kMaxHidden},
+      {"vocab_size", config.vocab_size, ops::cuda::kMaxVocabulary},
+      {"num_local_experts", has_moe ? config.num_experts : 0, ops::cuda::kMaxExperts},
+      {"num_experts_per_tok", has_moe ? config.experts_per_token : 0, ops::cuda::kMaxExpertsPerToken}};
+  for (const auto& [field, value, most] : limits)
+    if (value > most)
+      return Error{Errc::kUnsupported,
+                   strf("{} {} is more than the {} that the GPU kernels take; the CPU can run this model",
+                        field, value, most),
+                   field};
   if (padded_group_size(config, ranks) == 0)
     return Error{
         Errc::kUnsupported,
@@ -39,7 +55,6 @@ Status check_shapes(const ModelConfig& config, int ranks) {
              "kernels take; the CPU can run this model",
              config.num_query_heads, group_size(config, ranks), std::end(kGroups)[-1]),
         "num_attention_heads"};
-  const bool has_moe = std::count(config.layer_is_moe.begin(), config.layer_is_moe.end(), 1) > 0;
   if (has_moe && config.shared_intermediate_size != config.expert_intermediate_size)
     return Error{
         Errc::kUnsupported,

@@ -158,6 +158,19 @@ TEST(DeviceLayout, ShapesThatTheKernelsDoNotTakeAreErrorsThatNameTheField) {
   config = tiny();
   config.shared_intermediate_size = 128;
   EXPECT_THAT(error_of(config), HasSubstr("shared_intermediate_size 128 differs from intermediate_size 64"));
+  config = tiny();
+  config.hidden_size = 8256;
+  EXPECT_THAT(error_of(config),
+              HasSubstr("hidden_size 8256 is more than the 8192 that the GPU kernels take"));
+  config = tiny();
+  config.vocab_size = 200'065;
+  EXPECT_THAT(error_of(config), HasSubstr("vocab_size 200065 is more than the 200064"));
+  config = tiny();
+  config.num_experts = 257;
+  EXPECT_THAT(error_of(config), HasSubstr("num_local_experts 257 is more than the 256"));
+  config = tiny();
+  config.num_experts = 16, config.experts_per_token = 9;
+  EXPECT_THAT(error_of(config), HasSubstr("num_experts_per_tok 9 is more than the 8"));
   EXPECT_THAT(error_of(tiny(), 3), HasSubstr("cannot be split over 3 ranks"));
 }
 

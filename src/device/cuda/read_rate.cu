@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <algorithm>
 
+#include "device/cuda/arguments.h"
 #include "device/cuda/check.h"
 #include "device/cuda/read_rate.h"
 #include "device/cuda/stream.h"
@@ -29,6 +30,10 @@ __global__ void read_all(const uint4* memory, size_t count, unsigned* sink) {
 }  // namespace
 
 double measure_read_rate(const void* memory, size_t bytes, unsigned* sink, cudaStream_t stream) {
+  Arguments("measure_read_rate")
+      .pointer("memory", memory)
+      .pointer("sink", sink, alignof(unsigned))
+      .require("bytes", bytes >= sizeof(uint4), "must hold at least one load");
   int device = 0, sms = 0;
   SPARROW_CUDA(cudaGetDevice(&device));
   SPARROW_CUDA(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, device));

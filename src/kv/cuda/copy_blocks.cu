@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv/cuda/copy_blocks.h"
 
+#include "device/cuda/arguments.h"
+
 namespace sparrow {
 namespace {
 
@@ -31,6 +33,13 @@ __global__ void __launch_bounds__(kThreads) copy_blocks_kernel(const __grid_cons
 
 cudaError_t launch_copy_blocks(const CopyBlocksParams& p, cudaStream_t stream) {
   if (p.num_copies == 0 || p.num_lanes == 0) return cudaSuccess;
+  constexpr int kMaxLanes = 65535;  // of a grid's second dimension
+  Arguments("launch_copy_blocks")
+      .pointer("lanes", p.lanes, alignof(PageLane))
+      .range("num_lanes", p.num_lanes, 1, kMaxLanes)
+      .range("num_copies", p.num_copies, 1, kMaxCopiesPerLaunch)
+      .range("max_page_bytes", p.max_page_bytes, 1, INT64_MAX)
+      .multiple("max_page_bytes", p.max_page_bytes, sizeof(uint4));
   const auto pieces = static_cast<unsigned>((p.max_page_bytes + kPieceBytes - 1) / kPieceBytes);
   const dim3 grid(pieces, static_cast<unsigned>(p.num_lanes), static_cast<unsigned>(p.num_copies));
   copy_blocks_kernel<<<grid, kThreads, 0, stream>>>(p);

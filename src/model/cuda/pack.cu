@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "device/cuda/arguments.h"
 #include "model/cuda/pack.h"
 
 namespace sparrow {
@@ -108,9 +109,24 @@ cudaError_t launch_pack_of(const PackTarget& target, const PackSource& source, c
                          : launch_place<1>(target, Reader<T, 1>{source, target.num_cols}, stream);
 }
 
+void check_target(const Arguments& arguments, const PackTarget& t) {
+  arguments.pointer("out", t.out)
+      .range("num_rows", t.num_rows, 0, INT64_MAX)
+      .range("num_cols", t.num_cols, 0, INT64_MAX)
+      .range("first_row", t.first_row, 0, INT64_MAX)
+      .range("row_stride", t.row_stride, 0, INT64_MAX)
+      .range("row_run", t.row_run, 1, INT64_MAX)
+      .range("col_run", t.col_run, 1, INT64_MAX);
+}
+
 }  // namespace
 
 cudaError_t launch_pack(const PackTarget& target, const PackSource& source, cudaStream_t stream) {
+  const Arguments arguments("launch_pack");
+  check_target(arguments, target);
+  arguments.pointer("values", source.values);
+  if (source.dtype == DType::kF8E4M3)
+    arguments.pointer("scales", source.scales, 1).multiple("num_cols", target.num_cols, kScaleGroup);
   switch (source.dtype) {
     case DType::kF32:
       return launch_pack_of<float>(target, source, stream);
@@ -124,6 +140,11 @@ cudaError_t launch_pack(const PackTarget& target, const PackSource& source, cuda
 }
 
 cudaError_t launch_fill_random(const PackTarget& target, const RandomSource& source, cudaStream_t stream) {
+  const Arguments arguments("launch_fill_random");
+  check_target(arguments, target);
+  arguments.range("first_row", source.first_row, 0, INT64_MAX)
+      .range("first_col", source.first_col, 0, INT64_MAX)
+      .range("whole_cols", source.whole_cols, source.first_col + target.num_cols, INT64_MAX);
   const float step = source.spread.step();
   return is_wide(target) ? launch_place<kWide>(target, RandomReader<kWide>{source, step}, stream)
                          : launch_place<1>(target, RandomReader<1>{source, step}, stream);

@@ -15,7 +15,7 @@ namespace sparrow {
 // Rows [first_row, first_row + num_rows) of a part: its element [r, c] goes to
 // (r / row_run * row_run_stride + r % row_run) * row_stride + c / col_run * col_run_stride + c % col_run.
 struct PackTarget {
-  void* out;  // the part's first element: bf16, or f32 where is_f32
+  void* out;  // the part's first element, 16-byte aligned: bf16, or f32 where is_f32
   bool is_f32;
   int64_t row_stride;
   int64_t row_run, row_run_stride;
@@ -26,7 +26,7 @@ struct PackTarget {
 struct PackSource {
   DType dtype;            // F32, BF16 or F8_E4M3
   const void* values;     // [num_rows, num_cols], 16-byte aligned
-  const uint8_t* scales;  // [num_rows, num_cols / 32] e8m0, for F8_E4M3
+  const uint8_t* scales;  // [num_rows, num_cols / 32] e8m0, for F8_E4M3, whose rows are multiples of 32
 };
 
 // Narrowing rounds to nearest, ties to even; everything else is exact.

@@ -5,12 +5,14 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <climits>
 #include <limits>
 #include <map>
 #include <tuple>
 #include <vector>
 
 #include "base/check.h"
+#include "device/cuda/arguments.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/linear_held.h"
 #include "ops/cuda/linear_small.h"
@@ -44,6 +46,14 @@ void launch_streamed(const GemmShape& shape, const void* w, const void* x, void*
     linear_small(matrix, rows, static_cast<float*>(out), shape.rows, shape.n, shape.k, stream);
   else
     linear_small(matrix, rows, static_cast<__nv_bfloat16*>(out), shape.rows, shape.n, shape.k, stream);
+}
+
+void check_shape(const Arguments& arguments, const GemmShape& shape, const void* x, const void* out) {
+  arguments.range("rows", shape.rows, 1, INT_MAX)
+      .range("n", shape.n, 1, INT_MAX)
+      .range("k", shape.k, 1, INT_MAX)
+      .pointer("x", x)
+      .pointer("out", out);
 }
 
 }  // namespace
@@ -225,6 +235,10 @@ void Gemm::tune(const GemmShape& shape, std::span<const void* const> weights, co
       lib.tuned.emplace(all_rows, Library::Choice{lib.choose_for_all_rows(shape), false});
     return;
   }
+  const Arguments arguments("Gemm::tune");
+  check_shape(arguments, shape, x, out);
+  arguments.pointer("the workspace", workspace_);
+  for (const void* w : weights) arguments.pointer("weights", w);
   Product p = lib.describe(shape);
   Event begin(Event::Timing::kOn), end(Event::Timing::kOn);
   const auto time = [&](const auto& launch) {
@@ -246,7 +260,7 @@ void Gemm::tune(const GemmShape& shape, std::span<const void* const> weights, co
     if (ms < best) p.algorithm = candidate.algo;
     best = std::min(best, ms);
   }
-  if (shape.rows <= kLinearSmallRows)
+  if (shape.rows <= kLinearSmallRows && linear_small_fits(shape.n, shape.k))
     p.streamed = time([&](const void* w) { launch_streamed(shape, w, x, out, stream); }) < best;
   const Library::Key key{shape.n, shape.k, shape.f32_out, shape.rows};
   lib.tuned.insert_or_assign(key, Library::Choice{p.algorithm, p.streamed});
@@ -255,6 +269,9 @@ void Gemm::tune(const GemmShape& shape, std::span<const void* const> weights, co
 
 void Gemm::run(const GemmShape& shape, const void* w, const void* x, void* out, cudaStream_t stream) {
   if (shape.rows == 0) return;
+  const Arguments arguments("Gemm::run");
+  check_shape(arguments, shape, x, out);
+  arguments.pointer("w", w).pointer("the workspace", workspace_);
   const Product& p = product(shape);
   if (p.streamed) return launch_streamed(shape, w, x, out, stream);
   library_->launch(p, p.algorithm, w, x, out, workspace_, stream);

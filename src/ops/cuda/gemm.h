@@ -14,7 +14,8 @@
 
 namespace sparrow::ops::cuda {
 
-// out[rows, n] = x[rows, k] w[n, k]^T; x and w bf16, summed in f32; out bf16 or f32. All dense, row-major.
+// out[rows, n] = x[rows, k] w[n, k]^T; x and w bf16, summed in f32; out bf16 or f32. All dense, row-major,
+// aligned to 16 bytes.
 struct GemmShape {
   int rows = 0, n = 0, k = 0;
   bool f32_out = false;

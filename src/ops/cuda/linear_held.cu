@@ -5,7 +5,9 @@
 #include "ops/cuda/linear_held.h"
 
 #include <algorithm>
+#include <climits>
 
+#include "device/cuda/arguments.h"
 #include "device/cuda/check.h"
 #include "ops/cuda/rows_device.cuh"
 #include "sm90/launch.cuh"
@@ -133,6 +135,13 @@ bool linear_held_fits(int out_features, int in_features) {
 }
 
 void linear_held(const LinearHeldArgs& args, cudaStream_t stream) {
+  Arguments("linear_held")
+      .pointer("w", args.w)
+      .pointer("x", args.x)
+      .pointer("out", args.out)
+      .range("out_features", args.out_features, 1, INT_MAX)
+      .range("in_features", args.in_features, kVector, kThreads * kVector)
+      .multiple("in_features", args.in_features, kVector);
   const Cut c = cut(args.out_features, args.in_features);
   const LinearHeldParams p{.w = args.w,
                            .x = args.x,

@@ -2,7 +2,9 @@
 #include "ops/cuda/router.h"
 
 #include <algorithm>
+#include <climits>
 
+#include "device/cuda/arguments.h"
 #include "device/cuda/check.h"
 #include "ops/cuda/router/router_few.cuh"
 #include "ops/cuda/router/router_many.cuh"
@@ -124,10 +126,22 @@ void launch_norm_route(const NormRouteParams& p, cudaStream_t stream) {
       hopper::launch_dependent(kernel, {dim3(experts), NormRouteTraits<kVectors, 1>::kThreads}, stream, p));
 }
 
+void check_shape(const Arguments& arguments, const RouterShape& shape) {
+  arguments.range("hidden", shape.hidden, kColumnTile, kMaxHidden)
+      .multiple("hidden", shape.hidden, kColumnTile)
+      .range("num_experts", shape.num_experts, 1, kMaxExperts)
+      .range("top_k", shape.top_k, 1, std::min(kMaxTopK, shape.num_experts));
+}
+
 }  // namespace
 
 void split_router(const float* router, __nv_bfloat16* parts, int64_t count, cudaStream_t stream) {
   if (count == 0) return;
+  Arguments("split_router")
+      .pointer("router", router)
+      .pointer("parts", parts)
+      .range("count", count, 1, INT64_MAX)
+      .multiple("count", count, kColumnTile);
   split_router_kernel<<<1024, 256, 0, stream>>>(router, parts, count);
   SPARROW_CUDA(cudaGetLastError());
 }
@@ -137,8 +151,19 @@ int64_t router_workspace_bytes(const RouterShape& shape, int max_rows) {
 }
 
 void route(const RouterShape& shape, const RouterArgs& args, cudaStream_t stream) {
+  if (args.rows == 0) return;
+  const Arguments arguments("route");
+  check_shape(arguments, shape);
+  arguments.range("rows", args.rows, 1, INT_MAX)
+      .pointer("x", args.x)
+      .pointer("router", args.router)
+      .pointer("bias", args.bias, alignof(float))
+      .pointer("ids", args.ids, alignof(int32_t))
+      .pointer("weights", args.weights, alignof(float))
+      .pointer("workspace", args.workspace);
   auto* const workspace = static_cast<float*>(args.workspace);
   const bool many = !args.batch_invariant && args.rows > kManyRows && shape.num_experts <= kManyExperts;
+  if (many) arguments.pointer("parts", args.parts);
   const int step = many ? args.rows : kManyRows;
   for (int first = 0; first < args.rows; first += step) {
     RouterArgs part = args;
@@ -156,6 +181,22 @@ void route(const RouterShape& shape, const RouterArgs& args, cudaStream_t stream
 }
 
 void norm_route(const RouterShape& shape, const NormRouterArgs& args, cudaStream_t stream) {
+  const Arguments arguments("norm_route");
+  check_shape(arguments, shape);
+  arguments.pointer("residual", args.residual)
+      .pointer("delta", args.delta)
+      .pointer("norm_weight", args.norm_weight)
+      .pointer("residual_out", args.residual_out)
+      .pointer("x", args.x)
+      .pointer("router", args.router)
+      .pointer("bias", args.bias, alignof(float))
+      .pointer("ids", args.ids, alignof(int32_t))
+      .pointer("weights", args.weights, alignof(float))
+      .pointer("workspace", args.workspace)
+      .require("residual_out",
+               args.residual_out != args.residual && args.residual_out != args.delta &&
+                   args.residual_out != args.x,
+               "must be none of the other arrays");
   const NormRouteParams p{.normed = {.residual = args.residual,
                                      .delta = args.delta,
                                      .weight = args.norm_weight,

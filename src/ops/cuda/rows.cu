@@ -2,7 +2,9 @@
 #include "ops/cuda/rows.h"
 
 #include <algorithm>
+#include <climits>
 
+#include "device/cuda/arguments.h"
 #include "device/cuda/check.h"
 #include "ops/cuda/rows_device.cuh"
 #include "sm90/launch.cuh"
@@ -106,9 +108,23 @@ __global__ void __launch_bounds__(kMaxThreads / kVectors) norm_kernel(const __gr
   }
 }
 
+// What every operation on rows of activations demands.
+Arguments check_rows(const char* launcher, int rows, int hidden) {
+  return Arguments(launcher)
+      .range("rows", rows, 1, INT_MAX)
+      .range("hidden", hidden, kColumnTile, kMaxHidden)
+      .multiple("hidden", hidden, kColumnTile);
+}
+
 template <Source kSource>
-void launch_norm(const NormParams& p, cudaStream_t stream) {
+void launch_norm(const char* launcher, const NormParams& p, cudaStream_t stream) {
   if (p.rows == 0) return;
+  const Arguments arguments = check_rows(launcher, p.rows, p.hidden);
+  arguments.pointer(kSource == Source::kPlain ? "x" : "residual", p.x)
+      .pointer("weight", p.weight)
+      .pointer("out", p.out);
+  if (kSource != Source::kPlain) arguments.pointer("delta", p.delta);
+  if (kSource == Source::kGather) arguments.pointer("logit_rows", p.gather, alignof(int32_t));
   const int vectors = p.hidden / kVector;
   // Up to a row for each SM: one vector for each thread, for the shortest way through a row. More: smaller
   // CTAs, so that some load while others wait for their sum.
@@ -135,13 +151,20 @@ __global__ void __launch_bounds__(256) feed_ids_kernel(const __grid_constant__ F
 
 void embed(const EmbedArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return;
+  check_rows("embed", args.rows, args.hidden)
+      .pointer("ids", args.ids, alignof(int32_t))
+      .pointer("table", args.table)
+      .pointer("out", args.out)
+      .range("first_vocab_row", args.first_vocab_row, 0, INT_MAX)
+      .range("vocab_rows", args.vocab_rows, 1, INT_MAX);
   const int threads = std::min(ceil_div(args.hidden / kVector, 32) * 32, kMaxThreads);
   SPARROW_CUDA(
       hopper::launch_dependent(embed_kernel, {dim3(std::min(args.rows, 32 * kSms)), threads}, stream, args));
 }
 
 void rms_norm(const RmsNormArgs& args, cudaStream_t stream) {
-  launch_norm<Source::kPlain>({.x = args.x,
+  launch_norm<Source::kPlain>("rms_norm",
+                              {.x = args.x,
                                .weight = args.weight,
                                .out = args.out,
                                .rows = args.rows,
@@ -151,7 +174,8 @@ void rms_norm(const RmsNormArgs& args, cudaStream_t stream) {
 }
 
 void add_rms_norm(const AddRmsNormArgs& args, cudaStream_t stream) {
-  launch_norm<Source::kAdd>({.x = args.residual,
+  launch_norm<Source::kAdd>("add_rms_norm",
+                            {.x = args.residual,
                              .delta = args.delta,
                              .weight = args.weight,
                              .residual = args.residual,
@@ -163,7 +187,8 @@ void add_rms_norm(const AddRmsNormArgs& args, cudaStream_t stream) {
 }
 
 void final_norm(const FinalNormArgs& args, cudaStream_t stream) {
-  launch_norm<Source::kGather>({.x = args.residual,
+  launch_norm<Source::kGather>("final_norm",
+                               {.x = args.residual,
                                 .delta = args.delta,
                                 .weight = args.weight,
                                 .gather = args.logit_rows,
@@ -176,6 +201,11 @@ void final_norm(const FinalNormArgs& args, cudaStream_t stream) {
 
 void feed_ids(const FeedIdsArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return;
+  Arguments("feed_ids")
+      .pointer("sampled", args.sampled, alignof(int32_t))
+      .pointer("source", args.source, alignof(int32_t))
+      .pointer("ids", args.ids, alignof(int32_t))
+      .range("rows", args.rows, 1, INT_MAX);
   SPARROW_CUDA(
       hopper::launch_dependent(feed_ids_kernel, {dim3(ceil_div(args.rows, 256)), 256}, stream, args));
 }

@@ -3,7 +3,8 @@
 // points are those of ops/cpu/reference.cc. Every function launches one kernel that may start while its
 // predecessor drains; it reads nothing but weights before that one is over.
 //
-// Rows are contiguous and hidden is a multiple of 64, at most 8192; pointers are aligned to 16 bytes.
+// Rows are contiguous and hidden is a multiple of kColumnTile, at most kMaxHidden; rows of activations and
+// weights are aligned to 16 bytes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -11,9 +12,9 @@
 
 #include <cstdint>
 
-namespace sparrow::ops::cuda {
+#include "ops/cuda/limits.h"
 
-inline constexpr int kMaxHidden = 8192;
+namespace sparrow::ops::cuda {
 
 // out[r] = table[ids[r] - first_vocab_row], zeros where the id is outside this rank's rows: the sum over the
 // ranks is the embedding.

@@ -2,7 +2,9 @@
 #include "ops/cuda/moe/moe.h"
 
 #include <algorithm>
+#include <climits>
 
+#include "device/cuda/arguments.h"
 #include "ops/cuda/linear_small.h"
 #include "ops/cuda/moe/families.h"
 
@@ -16,6 +18,25 @@ MoeShape without_slots(MoeShape shape) {
   return shape;
 }
 
+void check(const MoeShape& shape, const MoeArgs& args) {
+  const Arguments arguments("moe");
+  arguments.range("hidden", shape.hidden, kColumnTile, INT_MAX)
+      .multiple("hidden", shape.hidden, kColumnTile)
+      .range("inter", shape.inter, kColumnTile, INT_MAX)
+      .multiple("inter", shape.inter, kColumnTile)
+      .range("num_experts", shape.num_experts, 0, kMaxExperts)
+      .range("rows", args.rows, 1, INT_MAX / (kMaxExpertsPerToken + 1))
+      .pointer("x", args.x)
+      .pointer("gate_up", args.gate_up)
+      .pointer("down", args.down)
+      .pointer("out", args.out)
+      .pointer("workspace", args.workspace, kMoeBarrierBytes);
+  if (shape.num_experts == 0) return;
+  arguments.range("top_k", shape.top_k, 1, std::min(kMaxExpertsPerToken, shape.num_experts))
+      .pointer("ids", args.ids, alignof(int32_t))
+      .pointer("weights", args.weights, alignof(float));
+}
+
 }  // namespace
 
 int64_t moe_workspace_bytes(const MoeShape& shape, int max_rows) {
@@ -25,6 +46,7 @@ int64_t moe_workspace_bytes(const MoeShape& shape, int max_rows) {
 
 void moe(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return;
+  check(shape, args);
   const MoeShape s = without_slots(shape);
   if (args.batch_invariant)
     moe_many(s, args, stream);

@@ -9,18 +9,20 @@
 
 #include <cstdint>
 
+#include "ops/cuda/limits.h"
+
 namespace sparrow::ops::cuda {
 
 struct MoeShape {
-  int hidden = 0;       // a multiple of 64
-  int inter = 0;        // channels of one expert on this rank, a multiple of 64
-  int num_experts = 0;  // routed experts, <= 256; 0: a dense MLP, every row goes to the one expert there is
-  int top_k = 0;        // <= 8
+  int hidden = 0;       // a multiple of kColumnTile
+  int inter = 0;        // channels of one expert on this rank, a multiple of kColumnTile
+  int num_experts = 0;  // routed, <= kMaxExperts; 0: a dense MLP, every row goes to the one expert there is
+  int top_k = 0;        // <= kMaxExpertsPerToken and num_experts
 };
 
 // The weights hold num_experts + 1 experts, the shared one (or the dense MLP) last. Rows of gate_up are
 // interleaved by eights: row 16 g + i is gate channel 8 g + i and row 16 g + 8 + i is up channel 8 g + i (i <
-// 8).
+// 8). Rows and weights are aligned to 16 bytes.
 struct MoeArgs {
   const __nv_bfloat16* x = nullptr;        // [rows, hidden]
   const int32_t* ids = nullptr;            // [rows, top_k], ascending in a row; < 0: not there

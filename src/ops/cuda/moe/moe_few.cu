@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cuda/moe/families.h"
 
+#include "device/cuda/arguments.h"
 #include "ops/cuda/linear_small.h"
 #include "ops/cuda/moe/few/down_few.cuh"
 #include "ops/cuda/moe/few/experts_few.cuh"
@@ -89,6 +90,7 @@ int64_t moe_few_workspace_bytes(const MoeShape& shape, int rows) {
 
 void moe_one_launch(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
   using T = ExpertsFew;
+  Arguments("moe_one_launch").range("rows", args.rows, 1, T::kTokens);
   ExpertsFewParams p{.gate_up = line_map(args.gate_up, int64_t{shape.num_experts + 1} * 2 * shape.inter,
                                          shape.hidden, T::kRows, T::kDepth / 64),
                      .down = args.down,
@@ -123,6 +125,9 @@ void moe_one_launch(const MoeShape& shape, const MoeArgs& args, cudaStream_t str
 }
 
 void moe_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, unsigned parts) {
+  Arguments("moe_few")
+      .range("rows", args.rows, 1, kFewRows)
+      .range("rows * top_k", args.rows * shape.top_k, 1, kFewPairs);
   if (args.rows <= kMoeOneLaunchRows && parts == kMoeAll) return moe_one_launch(shape, args, stream);
   if (parts & kMoeGateUp) {
     if (args.rows <= 8)
@@ -134,6 +139,7 @@ void moe_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, un
 }
 
 void mlp_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, unsigned parts) {
+  Arguments("mlp_few").range("rows", args.rows, 1, kLinearSmallRows);
   if (parts & kMoeGateUp)
     launch_stream_rows<StreamJob::kGateUp>({args.gate_up, args.x}, gate_up_params(shape, args), stream);
   if (parts & kMoeDown)

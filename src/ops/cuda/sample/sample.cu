@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cuda/sample/sample.h"
 
+#include <climits>
+
+#include "device/cuda/arguments.h"
 #include "device/cuda/check.h"
 #include "ops/cuda/sample/sample_batch.h"
 #include "ops/cuda/sample/search.cuh"
@@ -271,9 +274,27 @@ __global__ void __cluster_dims__(kCtas, 1, 1) __launch_bounds__(kThreads, 2)
 }  // namespace
 }  // namespace sampling
 
+namespace {
+
+// What both demand of the logits and the rows, of which each takes a cluster.
+Arguments check_logits(const char* launcher, const float* logits, int64_t row_stride, int vocabulary,
+                       int rows) {
+  return Arguments(launcher)
+      .pointer("logits", logits, alignof(float))
+      .range("vocabulary", vocabulary, 1, kMaxVocabulary)
+      .range("row_stride", row_stride, vocabulary, INT64_MAX)
+      .range("rows", rows, 1, INT_MAX / sampling::kCtas);
+}
+
+}  // namespace
+
 void sample(const SampleArgs& args, cudaStream_t stream) {
   using namespace sampling;
   if (args.rows == 0) return;
+  check_logits("sample", args.logits, args.row_stride, args.vocabulary, args.rows)
+      .pointer("batch", args.batch)
+      .pointer("ids", args.ids, alignof(int32_t))
+      .pointer("status", args.status, alignof(SampleStatus));
   const dim3 grid(args.rows * kCtas);
   if (args.plain_greedy)
     SPARROW_CUDA(hopper::launch_dependent(greedy_kernel, {grid, kGreedyThreads}, stream, args));
@@ -284,6 +305,15 @@ void sample(const SampleArgs& args, cudaStream_t stream) {
 void logprobs(const LogprobsArgs& args, cudaStream_t stream) {
   using namespace sampling;
   if (args.rows == 0) return;
+  const Arguments arguments =
+      check_logits("logprobs", args.logits, args.row_stride, args.vocabulary, args.rows);
+  arguments.pointer("wanted", args.wanted, alignof(LogprobsRow))
+      .pointer("logprob", args.logprob, alignof(float))
+      .pointer("rank", args.rank, alignof(int32_t))
+      .range("top_stride", args.top_stride, 0, INT_MAX);
+  if (args.top_stride > 0)
+    arguments.pointer("top_ids", args.top_ids, alignof(int32_t))
+        .pointer("top_logprobs", args.top_logprobs, alignof(float));
   SPARROW_CUDA(hopper::launch_dependent(
       logprobs_kernel, {dim3(args.rows * kCtas), kThreads, sizeof(RowShared)}, stream, args));
 }

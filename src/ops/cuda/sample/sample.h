@@ -8,10 +8,11 @@
 
 #include <cstdint>
 
+#include "ops/cuda/limits.h"
+
 namespace sparrow::ops::cuda {
 
-inline constexpr int kMaxVocabulary = 200064;  // a row must fit the shared memory of one cluster
-inline constexpr int kMaxLogprobs = 128;       // most probable ids reported for a token
+inline constexpr int kMaxLogprobs = 128;  // most probable ids reported for a token
 
 enum class SampleStatus : int32_t {
   kOk = 0,
@@ -20,13 +21,13 @@ enum class SampleStatus : int32_t {
 };
 
 struct SampleArgs {
-  const float* logits;  // [*, vocabulary], rows row_stride floats apart; never written
-  int64_t row_stride;
+  const float* logits;   // [*, vocabulary], rows row_stride floats apart; never written
+  int64_t row_stride;    // >= vocabulary
   const void* batch;     // what SampleBatch::pack wrote, in device memory, 16-byte aligned
   int32_t* ids;          // [rows] out; -1 where the status is not kOk
   SampleStatus* status;  // [rows] out
   int rows;
-  int vocabulary;
+  int vocabulary;     // <= kMaxVocabulary
   bool plain_greedy;  // SampleBatch::plain_greedy(); false is right for any batch
 };
 void sample(const SampleArgs& args, cudaStream_t stream);

@@ -5,9 +5,11 @@
 
 #include <cstdint>
 
+#include "ops/cuda/limits.h"
+
 namespace sparrow::ops::cuda {
 
-inline constexpr int kFewRows = 64, kFewPairs = 256, kMaxExperts = 256, kFewTopK = 8;
+inline constexpr int kFewRows = 64, kFewPairs = 256, kFewTopK = kMaxExpertsPerToken;
 
 // A run of at most kTokens places of the sorted order, all of one expert.
 struct FewShare {

@@ -4,6 +4,7 @@
 
 #include <cuda_bf16.h>
 
+#include "ops/cuda/limits.h"
 #include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda {
@@ -18,7 +19,7 @@ struct CombineParams {
 };
 
 struct Combine {
-  static constexpr int kThreads = 256, kMaxTopK = 8;
+  static constexpr int kThreads = 256, kMaxTopK = kMaxExpertsPerToken;
 };
 
 __device__ __forceinline__ void add_scaled(float (&sum)[8], const __nv_bfloat16* source, float factor) {

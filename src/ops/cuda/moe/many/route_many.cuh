@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/limits.h"
 #include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda {
@@ -25,7 +26,7 @@ struct RouteManyParams {
 };
 
 struct RouteMany {
-  static constexpr int kCluster = 8, kThreads = 1024, kMaxExperts = 256, kLoads = 4;
+  static constexpr int kCluster = 8, kThreads = 1024, kMaxExperts = cuda::kMaxExperts, kLoads = 4;
   static constexpr int kTokens = 160, kStep = 16;  // of a tile at most, and the steps of its width
   struct Smem {
     int32_t count[kMaxExperts];                                           // of this CTA's pairs
