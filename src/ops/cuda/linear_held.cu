@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "base/math.h"
 #include "device/cuda/arguments.h"
 #include "device/cuda/check.h"
 #include "ops/cuda/rows_device.cuh"
@@ -17,10 +18,6 @@
 
 namespace sparrow::ops::cuda {
 namespace {
-
-constexpr int ceil_div(int a, int b) {
-  return (a + b - 1) / b;
-}
 
 struct LinearHeldParams {
   const __nv_bfloat16 *w, *x;

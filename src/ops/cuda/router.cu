@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "base/math.h"
 #include "device/cuda/arguments.h"
 #include "device/cuda/check.h"
 #include "ops/cuda/router/router_few.cuh"
@@ -16,10 +17,6 @@
 
 namespace sparrow::ops::cuda {
 namespace {
-
-constexpr int ceil_div(int a, int b) {
-  return (a + b - 1) / b;
-}
 
 __global__ void __launch_bounds__(256)
     split_router_kernel(const float* router, __nv_bfloat16* parts, int64_t count) {

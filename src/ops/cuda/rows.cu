@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <climits>
 
+#include "base/math.h"
 #include "device/cuda/arguments.h"
 #include "device/cuda/check.h"
 #include "ops/cuda/rows_device.cuh"
@@ -15,10 +16,6 @@ namespace {
 
 constexpr int kMaxThreads = kMaxHidden / kVector;
 constexpr int kSms = 132;  // of an H200
-
-int ceil_div(int a, int b) {
-  return (a + b - 1) / b;
-}
 
 // ---- embed ----
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cuda/moe/families.h"
 
+#include "base/math.h"
 #include "device/cuda/arguments.h"
 #include "ops/cuda/linear_small.h"
 #include "ops/cuda/moe/few/down_few.cuh"
@@ -10,10 +11,6 @@
 
 namespace sparrow::ops::cuda {
 namespace {
-
-int round_up(int n, int multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
 
 __nv_bfloat16* hidden_rows(const MoeArgs& args) {
   return reinterpret_cast<__nv_bfloat16*>(static_cast<uint8_t*>(args.workspace) + kMoeBarrierBytes);
