@@ -2,7 +2,7 @@
 // Log-probabilities on the device against logprobs_of(): the same ids in the same order.
 #include <gtest/gtest.h>
 
-#include "cuda/ops/sample_bed.h"
+#include "cuda/ops/sample_device.h"
 
 namespace sparrow::ops::cuda {
 namespace {

@@ -7,7 +7,7 @@
 
 #include <cstdio>
 
-#include "cuda/ops/sample_bed.h"
+#include "cuda/ops/sample_device.h"
 #include "device/cuda/stream.h"
 
 namespace sparrow::ops::cuda {
