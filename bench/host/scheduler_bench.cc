@@ -75,7 +75,8 @@ class Run {
         pool_(static_cast<int>(c.num_blocks > 0
                                    ? c.num_blocks
                                    : c.sequences * (blocks_for_tokens(c.prompt_tokens + c.max_tokens) + 2))),
-        scheduler_(pool_, {.max_batch_tokens = 8192, .max_sequences = 1024, .max_model_tokens = 1 << 20}) {}
+        scheduler_(pool_,
+                   {.max_step_tokens = 8192, .max_step_sequences = 1024, .max_model_tokens = 1 << 20}) {}
 
   Measured measure(int steps) {
     while (live_ < case_.sequences) add();
@@ -112,12 +113,12 @@ class Run {
   void step() {
     const int64_t allocations_before = num_allocations;
     const Clock::time_point begin = Clock::now();
-    const StepPlan& plan = scheduler_.plan(Clock::time_point());
+    const StepPlan& plan = scheduler_.plan_step(Clock::time_point());
     const Clock::time_point planned = Clock::now();
     sampled_.clear();
     ended_.clear();
-    for (const PlanSlice& slice : plan.slices) {
-      if (slice.num_samples == 0) continue;
+    for (const StepSlice& slice : plan.slices) {
+      if (slice.num_draws() == 0) continue;
       sampled_.push_back(11);
       const Sequence& sequence = *slice.sequence;
       if (sequence.num_tokens() + 1 == sequence.max_total_tokens) ended_.push_back(sequence.id);

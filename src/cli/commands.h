@@ -67,7 +67,7 @@ struct BenchEngineOptions {
   int concurrency = 0;                   // requests under way at most; 0: all
   uint64_t seed = 0;
   bool json = false;
-  int max_batch_tokens = 512, max_sequences = 256;
+  int max_step_tokens = 512, max_step_sequences = 256;
   int64_t cache_tokens = 0;  // 0: what the requests under way need
   bool prefix_caching = true;
   int threads = 0;

@@ -8,7 +8,8 @@
 
 #include "base/json/json.h"
 #include "base/progress.h"
-#include "engine/cuda_runner.h"
+#include "engine/cpu/cpu_runner.h"
+#include "engine/ranks/rank_group.h"
 #include "model/ledger.h"
 
 namespace sparrow::cli {
@@ -52,7 +53,7 @@ bool has_weights(const std::filesystem::path& dir) {
 }  // namespace
 
 void resolve_device(LoadOptions& options) {
-  if (options.device == "auto") options.device = has_usable_gpu() ? "cuda" : "cpu";
+  if (options.device == "auto") options.device = has_usable_gpu(GpuOptions{}.ordinal) ? "cuda" : "cpu";
 }
 
 bool built_with_cuda() {
@@ -168,21 +169,20 @@ Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& d
   return tokenizer;
 }
 
-Result<std::unique_ptr<ModelRunner>> start_runner(const ModelConfig& config, const Checkpoint& checkpoint,
-                                                  int64_t cache_tokens, int threads,
-                                                  std::optional<uint64_t> block_order_seed) {
-  RunnerOptions options{.cache_tokens = cache_tokens, .block_order_seed = block_order_seed};
-  if (threads > 0) options.threads = threads;
-  auto runner = SPARROW_TRY(ModelRunner::create(config, checkpoint.weights(), options));
+Result<std::unique_ptr<SequenceRunner>> start_runner(const ModelConfig& config, const Checkpoint& checkpoint,
+                                                     int64_t cache_tokens, int threads,
+                                                     std::optional<uint64_t> block_order_seed) {
+  auto runner =
+      SPARROW_TRY(CpuRunner::create(config, checkpoint.weights(), cache_tokens, {.threads = threads}));
   const EngineInfo& info = runner->info();
   tell(info.kernels.c_str(), info.threads, checkpoint.weight_bytes(), info.cache_bytes, cache_tokens);
-  return runner;
+  return std::make_unique<SequenceRunner>(std::move(runner), block_order_seed);
 }
 
 Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, EngineOptions options,
                                              const LoadOptions& load) {
   options.device = device_of(load);
-  options.isa = ops::cpu_isa_named(load.isa);
+  options.cpu.isa = ops::cpu_isa_named(load.isa);
   if (options.device == Device::kCuda) {
     options.gpu.kv_dtype =
         SPARROW_TRY(cache_dtype(load.kv_cache_dtype, checkpoint.config().dtype, options.device));

@@ -12,7 +12,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/load_options.h"
 #include "engine/engine.h"
-#include "engine/model_runner.h"
+#include "engine/sequence_runner.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace sparrow::cli {
@@ -38,10 +38,10 @@ DType index_dtype(DType kv_dtype);
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& dir,
                                                   const ModelConfig& config);
 
-// `config` is the checkpoint's, perhaps changed. `threads` 0: all. Both must outlive the runner.
-Result<std::unique_ptr<ModelRunner>> start_runner(const ModelConfig& config, const Checkpoint& checkpoint,
-                                                  int64_t cache_tokens, int threads,
-                                                  std::optional<uint64_t> block_order_seed = std::nullopt);
+// On a CPU. `config` is the checkpoint's, perhaps changed. `threads` 0: all. Both must outlive the runner.
+Result<std::unique_ptr<SequenceRunner>> start_runner(const ModelConfig& config, const Checkpoint& checkpoint,
+                                                     int64_t cache_tokens, int threads,
+                                                     std::optional<uint64_t> block_order_seed = std::nullopt);
 
 // Bytes of one block of the cache, all layers.
 Result<int64_t> cache_block_bytes(const ModelConfig& config, const LoadOptions& options);

@@ -25,8 +25,7 @@ Status check(const EngineOptions& options) {
       return Error{Errc::kInvalidArgument, strf("{} must be >= {}, got {}", field, least, value), field};
     return Ok{};
   };
-  SPARROW_TRY(at_least("cache_tokens", options.cache_tokens, options.device == Device::kCuda ? 0 : 1));
-  SPARROW_TRY(at_least("threads", options.threads, 0));
+  SPARROW_TRY(at_least("cache_tokens", options.cache_tokens, 0));
   SPARROW_TRY(at_least("max_model_tokens", options.max_model_tokens, 0));
   SPARROW_TRY(at_least("max_queued_requests", options.max_queued_requests, 1));
   return at_least("events_per_output", options.events_per_output, 1);
@@ -199,7 +198,7 @@ bool Engine::take_inbox(bool can_run) {
   }
   for (Inbox::Submission& s : submissions)
     core_->add(s.id, std::move(s.request), std::move(s.channel), s.arrived);
-  for (const RequestId id : signals) core_->attend(id);
+  for (const RequestId id : signals) core_->on_signal(id);
   if (stopping) core_->cancel_all();
   for (auto& question : questions) question.set_value(core_->waiting());
   return !stopping;

@@ -5,13 +5,15 @@
 #include <chrono>
 #include <utility>
 
+#include "engine/schedule/step_batch.h"
+
 namespace sparrow {
 namespace {
 
-SchedulerLimits scheduler_limits(const EngineOptions& options, int64_t max_model_tokens) {
-  return {.max_batch_tokens = options.max_batch_tokens,
-          .max_sequences = options.max_sequences,
-          .max_model_tokens = max_model_tokens,
+SchedulerLimits scheduler_limits(const EngineOptions& options) {
+  return {.max_step_tokens = options.max_step_tokens,
+          .max_step_sequences = options.max_step_sequences,
+          .max_model_tokens = options.max_model_tokens,
           .prefix_caching = options.prefix_caching};
 }
 
@@ -31,53 +33,33 @@ const char* name_of(WaitReason reason) {
   return "?";
 }
 
-// Rows of a slice whose logits give the prompt's own probabilities: row p is about token p + 1.
-int64_t num_prompt_rows(const PlanSlice& slice, int64_t first_row) {
-  const int64_t end = std::min(slice.first + slice.num_tokens, slice.sequence->num_prompt_tokens - 1);
-  return std::max<int64_t>(end - first_row, 0);
-}
-
 }  // namespace
 
 Result<std::unique_ptr<EngineCore>> EngineCore::create(const ModelConfig& config, const Weights& weights,
                                                        const EngineOptions& options) {
-  const int64_t max_model_tokens =
-      options.max_model_tokens > 0 ? options.max_model_tokens : config.max_positions;
-  if (max_model_tokens > config.max_positions)
+  EngineOptions resolved = options;
+  if (options.max_model_tokens == 0) resolved.max_model_tokens = config.max_positions;
+  if (resolved.max_model_tokens > config.max_positions)
     return Error{Errc::kInvalidArgument, strf("max_model_tokens {} exceeds the model's {} positions",
-                                              max_model_tokens, config.max_positions)};
-  SPARROW_TRY(validate(scheduler_limits(options, max_model_tokens)));
-  RunnerOptions runner_options{.cache_tokens = options.cache_tokens,
-                               .device = options.device,
-                               .block_order_seed = options.block_order_seed,
-                               .gpu = options.gpu,
-                               .max_context = max_model_tokens,
-                               .max_batch_tokens = options.max_batch_tokens,
-                               .max_sequences = options.max_sequences};
-  if (options.threads > 0) runner_options.threads = options.threads;
-  if (options.isa) runner_options.isa = *options.isa;
-  auto runner = SPARROW_TRY(ModelRunner::create(config, weights, runner_options));
-  return std::unique_ptr<EngineCore>(new EngineCore(config, options, max_model_tokens, std::move(runner)));
+                                              resolved.max_model_tokens, config.max_positions)};
+  SPARROW_TRY(validate(scheduler_limits(resolved)));
+  auto runner = SPARROW_TRY(create_runner(config, weights, resolved));
+  return std::unique_ptr<EngineCore>(new EngineCore(config, resolved, std::move(runner)));
 }
 
-EngineCore::EngineCore(const ModelConfig& config, const EngineOptions& options, int64_t max_model_tokens,
+EngineCore::EngineCore(const ModelConfig& config, const EngineOptions& options,
                        std::unique_ptr<ModelRunner> runner)
-    : config_(config),
-      max_model_tokens_(max_model_tokens),
-      max_choices_(options.max_sequences),
-      run_ahead_(options.run_ahead.value_or(options.device == Device::kCuda)),
-      runner_(std::move(runner)),
-      scheduler_(runner_->pool(), scheduler_limits(options, max_model_tokens)),
-      bound_steps_(options.bound_steps.value_or(options.device == Device::kCpu)),
-      budget_(options.max_batch_tokens) {}
-
-RequestLimits EngineCore::request_limits() const {
-  return {.vocab_size = config_.vocab_size,
-          .max_tokens = max_model_tokens_,
-          .cache_tokens = runner_->info().cache_tokens,
-          .max_choices = max_choices_,
-          .end_ids = config_.eos_token_ids};
-}
+    : runner_(std::move(runner)),
+      request_limits_{.vocab_size = config.vocab_size,
+                      .max_tokens = options.max_model_tokens,
+                      .cache_tokens = runner_->info().cache_tokens,
+                      .max_choices = options.max_step_sequences,
+                      .end_ids = config.eos_token_ids},
+      run_ahead_(options.run_ahead.value_or(runner_->info().run_ahead)),
+      bound_steps_(options.bound_steps.value_or(runner_->info().bound_steps)),
+      pool_(runner_->info().num_blocks, options.block_order_seed),
+      scheduler_(pool_, scheduler_limits(options)),
+      budget_(options.max_step_tokens) {}
 
 void EngineCore::add(RequestId id, Request request, std::shared_ptr<TokenChannel> channel,
                      SchedulerTime now) {
@@ -88,7 +70,7 @@ void EngineCore::add(RequestId id, Request request, std::shared_ptr<TokenChannel
   r.channel = std::move(channel);
   r.end_ids = request.stop_ids;
   if (!request.ignore_eos)
-    r.end_ids.insert(r.end_ids.end(), config_.eos_token_ids.begin(), config_.eos_token_ids.end());
+    r.end_ids.insert(r.end_ids.end(), request_limits_.end_ids.begin(), request_limits_.end_ids.end());
   r.outputs_left = request.num_outputs();
   std::vector<std::vector<int32_t>> prompts = std::move(request.prompts);
   r.request = std::move(request);
@@ -110,7 +92,7 @@ void EngineCore::add_prompt(ActiveRequest& request, size_t prompt, std::vector<i
                     .num_choices = r.n,
                     .priority = r.priority,
                     .salt = r.salt,
-                    .read_prefix_cache = !r.prompt_logprobs,
+                    .score_prompt = r.prompt_logprobs.has_value(),
                     .owner = request.id};
   // A token is drawn even where none is wanted: the scheduler counts it.
   spec.max_total_tokens = static_cast<int64_t>(spec.prompt.size()) + std::max<int64_t>(r.max_tokens, 1);
@@ -137,7 +119,7 @@ void EngineCore::add_prompt(ActiveRequest& request, size_t prompt, std::vector<i
   }
 }
 
-void EngineCore::attend(RequestId id) {
+void EngineCore::on_signal(RequestId id) {
   const auto found = requests_.find(id);
   if (found == requests_.end()) return;
   ActiveRequest& request = *found->second;
@@ -226,7 +208,7 @@ bool EngineCore::step(SchedulerTime now) {
       step_tokens_ = budget_.tokens(/*shared=*/outputs_.size() > 1);
       scheduler_.set_step_tokens(step_tokens_);
     }
-    const StepPlan& plan = scheduler_.plan(now);
+    const StepPlan& plan = scheduler_.plan_step(now);
     expire(plan);
     if (plan.slices.empty()) {
       scheduler_.commit({});
@@ -239,7 +221,7 @@ bool EngineCore::step(SchedulerTime now) {
   scheduler_.commit(sampled_);
   send_drawn(flight_);
   const auto ended = std::chrono::steady_clock::now();
-  count_step(flight_.num_tokens, static_cast<int>(flight_.slices.size()),
+  count_step(flight_.num_tokens, flight_.num_sequences,
              std::chrono::duration<double>(ended - std::exchange(launched_, ended)).count());
   flight_.num_tokens = 0;
   std::swap(flight_, ahead_);
@@ -247,14 +229,15 @@ bool EngineCore::step(SchedulerTime now) {
 }
 
 void EngineCore::launch(const StepPlan& plan, Flight& flight) {
+  start_requests(plan);
   runner_->copy_blocks(plan.copies);
-  fill_slices(plan, flight);
-  // The scheduler has taken every block this needs.
-  runner_->run(flight.slices).value();
-  score_prompts(plan, flight);
+  fill_batch(plan.slices, batch_);
+  runner_->run(batch_);
+  score_prompts(plan);
   ask_for_draws(plan, flight);
   runner_->start_draws(flight.draws);
   flight.num_tokens = plan.num_tokens;
+  flight.num_sequences = static_cast<int>(plan.slices.size());
 }
 
 void EngineCore::launch_ahead(const Flight& flight, SchedulerTime now) {
@@ -269,40 +252,17 @@ void EngineCore::launch_ahead(const Flight& flight, SchedulerTime now) {
   if (const StepPlan* plan = scheduler_.plan_ahead(now)) launch(*plan, ahead_);
 }
 
-void EngineCore::fill_slices(const StepPlan& plan, Flight& flight) {
-  flight.slices.resize(plan.slices.size());
-  size_t draw = 0;  // of the step before
-  for (size_t i = 0; i < plan.slices.size(); ++i) {
-    const PlanSlice& from = plan.slices[i];
-    SequenceSlice& slice = flight.slices[i];
-    slice.sequence = from.sequence;
-    slice.num_tokens = from.num_tokens;
-    slice.drawn_by = -1;
-    if (from.first == from.sequence->num_tokens()) {  // its id is being drawn; both steps have the same order
-      while (flight_.drawn[draw].sequence != from.sequence->id) ++draw;
-      slice.drawn_by = static_cast<int>(draw);
-    }
-    slice.logit_offsets.clear();
-    Output& output = outputs_.at(from.sequence->id);
-    ActiveRequest& request = *output.request;
-    if (!request.started) start(request, from.sequence->wait_reason);
-    if (request.request.prompt_logprobs) {
-      const int64_t first_row = std::max(from.first, output.num_prompt_logprobs);
-      for (int64_t row = 0; row < num_prompt_rows(from, first_row); ++row)
-        slice.logit_offsets.push_back(static_cast<int32_t>(first_row - from.first + row));
-    }
-    if (from.num_samples > 0) slice.logit_offsets.push_back(from.num_tokens - 1);
-  }
-}
-
 TokenEvent::Waited EngineCore::waited_until_now(const ActiveRequest& request, WaitReason reason) const {
   return {std::max(0.0, std::chrono::duration<double>(now_ - request.arrived).count()), reason};
 }
 
-void EngineCore::start(ActiveRequest& request, WaitReason waited_for) {
-  request.started = true;
-  request.waited = waited_until_now(request, waited_for);
-  leave_queue(request);
+void EngineCore::start_requests(const StepPlan& plan) {
+  for (const StepSlice& slice : plan.slices) {
+    ActiveRequest& request = *outputs_.at(slice.sequence->id).request;
+    if (std::exchange(request.started, true)) continue;
+    request.waited = waited_until_now(request, slice.sequence->wait_reason);
+    leave_queue(request);
+  }
 }
 
 void EngineCore::send(ActiveRequest& request, TokenEvent event) {
@@ -335,8 +295,8 @@ void EngineCore::count_step(int num_tokens, int num_sequences, double seconds) {
   stats_.computed_tokens += num_tokens;
   ++stats_.steps;
   stats_.step_sequences += num_sequences;
-  stats_.max_step_sequences = std::max(stats_.max_step_sequences, num_sequences);
-  stats_.max_step_tokens = std::max(stats_.max_step_tokens, num_tokens);
+  stats_.largest_step_sequences = std::max(stats_.largest_step_sequences, num_sequences);
+  stats_.largest_step_tokens = std::max(stats_.largest_step_tokens, num_tokens);
   stats_.step_seconds += seconds;
   stats_.last_step_seconds = seconds;
 }

@@ -33,7 +33,7 @@ class EngineCore {
   void add(RequestId id, Request request, std::shared_ptr<TokenChannel> channel, SchedulerTime now);
   // The request's channel has something to say: it was cancelled, or has room again. Unknown ids are passed
   // over: such a call may come after the end.
-  void attend(RequestId id);
+  void on_signal(RequestId id);
   void cancel_all();
 
   // Plans, runs and commits one step; where it can, it starts the next one first, which the next call then
@@ -45,12 +45,12 @@ class EngineCore {
 
   // Requests that have begun, or ended before they could, since the last call.
   std::vector<RequestId> take_left_queue() { return std::exchange(left_queue_, {}); }
-
   bool idle() const { return requests_.empty() && flight_.num_tokens == 0; }
   EngineStats stats() const;
   std::vector<WaitingSequence> waiting() const;  // by queue position
   ModelRunner& runner() { return *runner_; }
-  RequestLimits request_limits() const;
+  const BlockPool& pool() const { return pool_; }
+  const RequestLimits& request_limits() const { return request_limits_; }
 
  private:
   struct ActiveRequest {
@@ -65,7 +65,7 @@ class EngineCore {
     std::optional<TokenEvent::Waited> waited;  // once it has started, until it is told
   };
 
-  // One choice of one prompt, until it ends.
+  // One choice of a prompt, until it ends.
   struct Output {
     ActiveRequest* request;
     int index;                                    // in the request
@@ -73,7 +73,6 @@ class EngineCore {
     TokenCounts counts;                           // where penalties need them
     std::unique_ptr<TokenConstraint> constraint;  // null: none
     std::vector<TokenLogprobs> prompt_logprobs;   // until they are sent; first choice only
-    int64_t num_prompt_logprobs = 0;              // known so far, sent or not
     std::optional<int64_t> bad_prompt_row;        // one whose logits were no numbers
     int64_t cached_tokens = 0;
   };
@@ -89,10 +88,9 @@ class EngineCore {
 
   // A step from its launch until its ids are there.
   struct Flight {
-    std::vector<SequenceSlice> slices;
     std::vector<DrawRequest> draws;
     std::vector<Drawn> drawn;
-    int num_tokens = 0;  // 0: there is none
+    int num_tokens = 0, num_sequences = 0;  // 0: there is none
   };
 
   struct Outgoing {
@@ -101,8 +99,7 @@ class EngineCore {
     TokenEvent event;
   };
 
-  EngineCore(const ModelConfig& config, const EngineOptions& options, int64_t max_model_tokens,
-             std::unique_ptr<ModelRunner> runner);
+  EngineCore(const ModelConfig& config, const EngineOptions& options, std::unique_ptr<ModelRunner> runner);
 
   void add_prompt(ActiveRequest& request, size_t prompt, std::vector<int32_t> ids, SchedulerTime now);
   void expire(const StepPlan& plan);
@@ -110,11 +107,11 @@ class EngineCore {
   // Runs the step after `flight`, if that is known without its ids.
   void launch_ahead(const Flight& flight, SchedulerTime now);
   void collect(Flight& flight);
-  void fill_slices(const StepPlan& plan, Flight& flight);
-  void start(ActiveRequest& request, WaitReason waited_for);
+  void start_requests(const StepPlan& plan);
   TokenEvent::Waited waited_until_now(const ActiveRequest& request, WaitReason reason) const;
-  void score_prompts(const StepPlan& plan, const Flight& flight);
+  void score_prompts(const StepPlan& plan);
   void ask_for_draws(const StepPlan& plan, Flight& flight);
+  void ask_for_draw(const StepSlice& slice, int choice, int64_t position, int64_t row, Flight& flight);
   // The event of a draw that needs no logits: one that failed before, or of which nothing is wanted.
   std::optional<TokenEvent> event_without_draw(const Output& output) const;
   void finish_draw(Drawn& drawn, Draw draw);
@@ -127,13 +124,11 @@ class EngineCore {
   void set_paused(ActiveRequest& request, bool paused);
   void count_step(int num_tokens, int num_sequences, double seconds);
 
-  const ModelConfig& config_;
-  const int64_t max_model_tokens_;
-  const int max_choices_;
-  const bool run_ahead_;
   std::unique_ptr<ModelRunner> runner_;
+  const RequestLimits request_limits_;
+  const bool run_ahead_, bound_steps_;
+  BlockPool pool_;
   Scheduler scheduler_;
-  const bool bound_steps_;
   StepBudget budget_;
   int step_tokens_ = 0;  // what the running step was given
   EngineStats stats_;
@@ -141,12 +136,12 @@ class EngineCore {
   std::vector<RequestId> left_queue_;
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
   std::unordered_map<SequenceId, Output> outputs_;
-
   Flight flight_, ahead_;                           // the step that runs, and the one behind it
   std::chrono::steady_clock::time_point launched_;  // flight_, or the step before it ended
   SchedulerTime now_;                               // of the last call that told it
 
   // One step's lists, kept for their memory.
+  Batch batch_;
   std::vector<int32_t> sampled_;
   std::vector<PromptRow> prompt_rows_;
   std::vector<Outgoing> outgoing_;

@@ -37,30 +37,26 @@ void EngineCore::collect(Flight& flight) {
   }
 }
 
-void EngineCore::score_prompts(const StepPlan& plan, const Flight& flight) {
+void EngineCore::score_prompts(const StepPlan& plan) {
   prompt_rows_.clear();
-  int64_t row = 0;
-  for (size_t i = 0; i < plan.slices.size(); ++i) {
-    const PlanSlice& slice = plan.slices[i];
-    const Output& output = outputs_.at(slice.sequence->id);
-    const int64_t end = row + static_cast<int64_t>(flight.slices[i].logit_offsets.size());
-    int64_t scored = output.num_prompt_logprobs;
-    for (; row < end - (slice.num_samples > 0 ? 1 : 0); ++row)
-      prompt_rows_.push_back({row, slice.sequence->ids[++scored], *output.request->request.prompt_logprobs});
-    row = end;
+  int64_t row = 0;  // of the step's logits
+  for (const StepSlice& slice : plan.slices) {
+    const int64_t first = slice.first + slice.scored.first;
+    for (int i = 0; i < slice.scored.count; ++i)
+      prompt_rows_.push_back({row + i, slice.sequence->ids[first + i + 1],
+                              *outputs_.at(slice.sequence->id).request->request.prompt_logprobs});
+    row += slice.scored.count + slice.sampled.count;
   }
   if (prompt_rows_.empty()) return;
   std::vector<std::optional<TokenLogprobs>> scores = runner_->score(prompt_rows_);
   size_t next = 0;
-  for (size_t i = 0; i < plan.slices.size(); ++i) {
-    Output& output = outputs_.at(plan.slices[i].sequence->id);
-    const size_t rows = flight.slices[i].logit_offsets.size() - (plan.slices[i].num_samples > 0 ? 1 : 0);
-    for (size_t r = 0; r < rows; ++r) {
-      const int64_t token = output.num_prompt_logprobs++;
+  for (const StepSlice& slice : plan.slices) {
+    Output& output = outputs_.at(slice.sequence->id);
+    for (int i = 0; i < slice.scored.count; ++i) {
       if (auto& score = scores[next++])
         output.prompt_logprobs.push_back(std::move(*score));
       else
-        output.bad_prompt_row = token;
+        output.bad_prompt_row = slice.first + slice.scored.first + i;
     }
   }
 }
@@ -68,38 +64,43 @@ void EngineCore::score_prompts(const StepPlan& plan, const Flight& flight) {
 void EngineCore::ask_for_draws(const StepPlan& plan, Flight& flight) {
   flight.draws.clear();
   flight.drawn.clear();
-  int64_t row = 0;
-  for (size_t i = 0; i < plan.slices.size(); ++i) {
-    const PlanSlice& slice = plan.slices[i];
-    const Sequence& sequence = *slice.sequence;
-    row += static_cast<int64_t>(flight.slices[i].logit_offsets.size());
-    for (int choice = 0; choice < slice.num_samples; ++choice) {
-      const SequenceId id = sequence.id + static_cast<SequenceId>(choice);
-      Output& output = outputs_.at(id);
-      const Request& request = output.request->request;
-      output.bad_prompt_row = outputs_.at(sequence.id).bad_prompt_row;
-      const int64_t position = slice.first + slice.num_tokens - sequence.num_prompt_tokens;
-      if (position == 0) output.cached_tokens = sequence.num_cached_tokens;
-      flight.drawn.push_back({.sequence = id, .prompt_sequence = sequence.id, .position = position});
-      Drawn& drawn = flight.drawn.back();
-      if (std::optional<TokenEvent> event = event_without_draw(output)) {
-        drawn.event = std::move(*event);
-      } else {
-        drawn.waits = true;
-        drawn.event = {.output = output.index, .cached_tokens = output.cached_tokens};
-        flight.draws.push_back({.row = row - 1,
-                                .sample = {.logits = {},
-                                           .params = request.sampling,
-                                           .counts = &output.counts,
-                                           .choice = static_cast<uint64_t>(output.choice),
-                                           .position = static_cast<uint64_t>(position)},
-                                .num_top_logprobs = request.logprobs});
-        set_masks(flight.draws.back().sample, output.constraint.get(), output.request->end_ids,
-                  position >= request.min_tokens);
-      }
-      if (!output.bad_prompt_row) drawn.event.prompt_logprobs = std::exchange(output.prompt_logprobs, {});
-    }
+  int64_t row = 0;  // of the step's logits
+  for (const StepSlice& slice : plan.slices) {
+    row += slice.scored.count;
+    // The row of the prompt's last token gives the output's first.
+    int64_t position = slice.first + slice.sampled.first + 1 - slice.sequence->num_prompt_tokens;
+    for (int i = 0; i < slice.sampled.count; ++i, ++row, ++position)
+      for (int choice = 0; choice < slice.draws_per_row; ++choice)
+        ask_for_draw(slice, choice, position, row, flight);
   }
+}
+
+void EngineCore::ask_for_draw(const StepSlice& slice, int choice, int64_t position, int64_t row,
+                              Flight& flight) {
+  const Sequence& sequence = *slice.sequence;
+  const SequenceId id = sequence.id + static_cast<SequenceId>(choice);
+  Output& output = outputs_.at(id);
+  const Request& request = output.request->request;
+  output.bad_prompt_row = outputs_.at(sequence.id).bad_prompt_row;
+  if (position == 0) output.cached_tokens = sequence.num_cached_tokens;
+  Drawn& drawn = flight.drawn.emplace_back();
+  drawn = {.sequence = id, .prompt_sequence = sequence.id, .position = position};
+  if (std::optional<TokenEvent> event = event_without_draw(output)) {
+    drawn.event = std::move(*event);
+  } else {
+    drawn.waits = true;
+    drawn.event = {.output = output.index, .cached_tokens = output.cached_tokens};
+    flight.draws.push_back({.row = row,
+                            .sample = {.logits = {},
+                                       .params = request.sampling,
+                                       .counts = &output.counts,
+                                       .choice = static_cast<uint64_t>(output.choice),
+                                       .position = static_cast<uint64_t>(position)},
+                            .num_top_logprobs = request.logprobs});
+    set_masks(flight.draws.back().sample, output.constraint.get(), output.request->end_ids,
+              position >= request.min_tokens);
+  }
+  if (!output.bad_prompt_row) drawn.event.prompt_logprobs = std::exchange(output.prompt_logprobs, {});
 }
 
 std::optional<TokenEvent> EngineCore::event_without_draw(const Output& output) const {

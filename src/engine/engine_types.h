@@ -16,8 +16,15 @@
 
 namespace sparrow {
 
-// What a GPU is told beside the rest.
+// What a CPU alone is told.
+struct CpuOptions {
+  int threads = 0;            // 0: all the process may use
+  std::optional<CpuIsa> isa;  // default: the best that works here
+};
+
+// What a GPU alone is told.
 struct GpuOptions {
+  int ordinal = 0;                     // which GPU, as CUDA counts them
   int parallel_size = 1, rank = 0;     // tensor parallelism: the part of the model this device holds
   DType kv_dtype = DType::kBF16;       // of K and V in the cache: bf16 or e4m3
   double memory_utilization = 0.9;     // of the device's memory, for all there is
@@ -29,18 +36,17 @@ struct GpuOptions {
 
 struct EngineOptions {
   Device device = Device::kCpu;
+  int64_t cache_tokens = 0;  // that the cache holds, rounded up to blocks; 0: what fits (GPU only)
+  CpuOptions cpu;
   GpuOptions gpu;
-  int64_t cache_tokens = 0;         // that the cache holds, rounded up to blocks; 0: what fits (GPU only)
-  int threads = 0;                  // 0: all the process may use
-  std::optional<CpuIsa> isa;        // default: the best that works here
   int64_t max_model_tokens = 0;     // of a prompt and its output together; 0: what the model was made for
-  int max_batch_tokens = 512;       // run in one step
-  std::optional<bool> bound_steps;  // fewer where a step would take too long; default: on a CPU
-  int max_sequences = 256;          // running at the same time
+  int max_step_tokens = 512;        // run in one step
+  int max_step_sequences = 256;     // running at the same time
+  std::optional<bool> bound_steps;  // fewer tokens where a step would take too long; default: EngineInfo's
   bool prefix_caching = true;
   int max_queued_requests = 1024;  // that have not started; more are refused with Errc::kBusy
   int events_per_output = 64;      // a TokenStream holds before its request pauses
-  std::optional<bool> run_ahead;   // start a step before the ids of the last are known; default: on a GPU
+  std::optional<bool> run_ahead;   // start a step before the ids of the last are known; default: EngineInfo's
   std::optional<uint64_t> block_order_seed;  // hand blocks out in this shuffled order
 };
 
@@ -54,6 +60,8 @@ struct EngineInfo {
   size_t cache_bytes = 0;
   int num_blocks = 0;
   int64_t cache_tokens = 0;
+  bool run_ahead = false;    // a step that starts before the ids of the last are known gains time here
+  bool bound_steps = false;  // steps can take so long here that people wait for them
   std::vector<std::string> warnings;  // a line each
 };
 
@@ -83,7 +91,7 @@ struct EngineStats {
   int64_t preemptions = 0;
   int64_t steps = 0;
   int64_t step_sequences = 0;  // summed over the steps
-  int max_step_sequences = 0, max_step_tokens = 0;
+  int largest_step_sequences = 0, largest_step_tokens = 0;
   double step_seconds = 0, last_step_seconds = 0;
   int64_t stopped = 0, reached_length = 0, cancelled = 0, expired = 0, failed = 0;  // outputs, by their end
 };

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "checkpoint/random/synthetic.h"
+#include "engine/ranks/rank_group.h"
 #include "model/device_layout.h"
 #include "model/workspace.h"
 #include "support/engine/equality_scenario.h"
@@ -84,14 +85,14 @@ Answer ask(EngineCore& core, RequestId id, const std::vector<int32_t>& prompt) {
 // That the comparison can fail: cached blocks that hold something else give other ids.
 TEST(CudaEngine, CachedBlocksAreReadAndTheirLossShows) {
   EngineModel model("bf16", kTopKBlocks, Device::kCuda);
-  EngineOptions options{.device = Device::kCuda, .cache_tokens = 2048, .max_batch_tokens = 512};
+  EngineOptions options{.device = Device::kCuda, .cache_tokens = 2048, .max_step_tokens = 512};
   const auto core = EngineCore::create(model.config(), model.weights(), options).value();
   const std::vector<int32_t> prompt = model.text(0, 400);
   const Answer cold = ask(*core, 1, prompt), cached = ask(*core, 2, prompt);
   EXPECT_EQ(cold.cached_tokens, 0);
   EXPECT_GE(cached.cached_tokens, 384);
   EXPECT_EQ(cached.ids.front(), cold.ids.front());
-  core->runner().fill_cache(5);
+  dynamic_cast<RankGroup&>(core->runner()).fill_cache(5);
   const Answer spoiled = ask(*core, 3, prompt);
   EXPECT_GE(spoiled.cached_tokens, 384);
   EXPECT_NE(spoiled.ids, cold.ids);
@@ -106,17 +107,15 @@ TEST(CudaEngine, TakesTheMemoryThatIsPlanned) {
       config.num_layers = 5;
       config.layer_is_sparse.resize(5);
       config.layer_is_moe.resize(5);
-      RunnerOptions options{.cache_tokens = 1024,
-                            .device = Device::kCuda,
-                            .max_context = 131072,
-                            .max_batch_tokens = tokens,
-                            .max_sequences = 64};
-      options.gpu.parallel_size = parallel_size;
-      options.gpu.dummy_seed = 1;
+      const RankOptions options{.cache_tokens = 1024,
+                                .max_context = 131072,
+                                .max_step_tokens = tokens,
+                                .max_step_sequences = 64,
+                                .gpu = {.parallel_size = parallel_size, .dummy_seed = 1}};
       const ParallelConfig parallel{.size = parallel_size};
       const Workspace planned = gpu_workspace(config, parallel, {tokens, 64, 131072}).value();
-      const auto runner = ModelRunner::create(config, {}, options).value();
-      const EngineInfo& info = runner->info();
+      const auto group = create_rank_group(config, {}, options).value();
+      const EngineInfo& info = group->info();
       EXPECT_EQ(info.weight_bytes, device_weight_bytes(config, parallel).value());
       const auto workspace = static_cast<double>(planned.bytes - planned.of("CUDA graphs, context"));
       const auto taken = static_cast<double>(info.workspace_bytes);

@@ -9,7 +9,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/random/synthetic.h"
-#include "engine/model_runner.h"
+#include "engine/sequence_runner.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 
@@ -36,37 +36,34 @@ ModelRun run_model(const Checkpoint& checkpoint, const std::vector<int32_t>& ids
   ModelConfig config = checkpoint.config();
   config.dtype = options.dtype;
   const int total = static_cast<int>(ids.size());
-  RunnerOptions runner_options{.cache_tokens = total + 1000,
-                               .device = options.device,
-                               .threads = 2,
-                               .block_order_seed = options.block_order_seed,
-                               .max_context = 8192,
-                               .max_batch_tokens = 4096,
-                               .max_sequences = 16};
-  runner_options.gpu.graphs = options.graphs;
-  runner_options.gpu.kv_dtype = options.kv_dtype;
-  const auto runner = ModelRunner::create(config, checkpoint.weights(), runner_options).value();
-  Sequence sequence = runner->new_sequence();
+  const EngineOptions engine_options{.device = options.device,
+                                     .cache_tokens = total + 1000,
+                                     .cpu = {.threads = 2},
+                                     .gpu = {.kv_dtype = options.kv_dtype, .graphs = options.graphs},
+                                     .max_model_tokens = 8192,
+                                     .max_step_tokens = 4096,
+                                     .max_step_sequences = 16};
+  SequenceRunner runner(create_runner(config, checkpoint.weights(), engine_options).value(),
+                        options.block_order_seed);
+  Sequence sequence = runner.new_sequence();
   sequence.ids = ids;
   ModelRun run;
   const auto take_logits = [&] {
-    const Tensor logits = runner->logits();
+    const Tensor logits = runner.logits();
     run.logits.insert(run.logits.end(), logits.as<float>(), logits.as<float>() + logits.numel());
   };
   const int chunk = options.chunk > 0 ? options.chunk : total;
   for (int begin = 0; begin < total; begin += chunk) {
-    SequenceSlice slice{
-        .sequence = &sequence, .num_tokens = std::min(chunk, total - begin), .logit_offsets = {}};
+    const int num_tokens = std::min(chunk, total - begin);
+    std::vector<int32_t> rows;
     for (const int32_t position : positions)
-      if (position >= begin && position < begin + slice.num_tokens)
-        slice.logit_offsets.push_back(position - begin);
-    runner->run({&slice, 1}, options.chunk > 0 ? nullptr : &run.capture).value();
+      if (position >= begin && position < begin + num_tokens) rows.push_back(position - begin);
+    runner.run(sequence, num_tokens, rows, options.chunk > 0 ? nullptr : &run.capture).value();
     take_logits();
   }
   for (const int32_t id : options.continuation) {
     sequence.ids.push_back(id);
-    const SequenceSlice slice{.sequence = &sequence, .num_tokens = 1, .logit_offsets = {0}};
-    runner->run({&slice, 1}).value();
+    runner.prefill(sequence, 1).value();
     take_logits();
   }
   return run;

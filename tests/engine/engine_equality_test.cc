@@ -7,6 +7,7 @@
 
 #include <cstring>
 
+#include "engine/cpu/cpu_runner.h"
 #include "support/engine/equality_scenario.h"
 
 namespace sparrow {
@@ -43,8 +44,8 @@ TEST(EngineEquality, GreedyIdsDependOnTheRequestAlone) {
 
 // One lane of every cached block: the index keys of the sparse layers, nothing else.
 void spoil_index_keys(EngineCore& core) {
-  const BlockPool& pool = core.runner().pool();
-  const KvCache& cache = core.runner().cache();
+  const BlockPool& pool = core.pool();
+  const KvCache& cache = dynamic_cast<CpuRunner&>(core.runner()).cache();
   const KvCacheShape& shape = cache.shape();
   for (BlockId block = 0; block < shape.num_blocks; ++block) {
     if (!pool.is_kept(block) || pool.num_owners(block) > 0) continue;

@@ -64,16 +64,16 @@ TEST(EngineLife, OptionsThatMakeNoSenseAreNamed) {
   };
   EXPECT_THAT(says([](EngineOptions& o) { o.cache_tokens = 0; }),
               HasSubstr("cache_tokens must be >= 1, got 0"));
-  EXPECT_THAT(says([](EngineOptions& o) { o.threads = -1; }), HasSubstr("threads"));
+  EXPECT_THAT(says([](EngineOptions& o) { o.cpu.threads = -1; }), HasSubstr("threads"));
   EXPECT_THAT(says([](EngineOptions& o) { o.max_model_tokens = 8193; }), HasSubstr("8192 positions"));
-  EXPECT_THAT(says([](EngineOptions& o) { o.max_sequences = 0; }), HasSubstr("max_sequences"));
+  EXPECT_THAT(says([](EngineOptions& o) { o.max_step_sequences = 0; }), HasSubstr("max_step_sequences"));
   EXPECT_THAT(says([](EngineOptions& o) { o.max_queued_requests = 0; }), HasSubstr("max_queued_requests"));
   EXPECT_THAT(says([](EngineOptions& o) { o.events_per_output = 0; }), HasSubstr("events_per_output"));
 }
 
 TEST(EngineLife, AFullQueueIsAnErrorOfItsOwnKind) {
   EngineOptions options = small_options();
-  options.max_sequences = 1;
+  options.max_step_sequences = 1;
   options.max_queued_requests = 3;
   const auto engine = start_engine(options);
   std::vector<std::unique_ptr<TokenStream>> streams;
@@ -176,7 +176,7 @@ TEST(EngineLife, ASlowReaderPausesItsOwnRequestOnly) {
 
 TEST(EngineLife, ARequestThatCannotStartInTimeEndsWithDeadline) {
   EngineOptions options = small_options();
-  options.max_sequences = 2;
+  options.max_step_sequences = 2;
   const auto engine = start_engine(options);
   const auto first = engine->submit(greedy(yarn_model().text(0, 100), 1000)).value();
   const auto second = engine->submit(greedy(yarn_model().text(1, 100), 1000)).value();
@@ -295,7 +295,7 @@ TEST(EngineLife, StatisticsAddUp) {
   EXPECT_EQ(stats.generated_tokens, 24);
   EXPECT_EQ(stats.computed_tokens, 4 * (50 + 5));
   EXPECT_EQ(stats.reached_length, 4);
-  EXPECT_GT(stats.max_step_sequences, 1);
+  EXPECT_GT(stats.largest_step_sequences, 1);
   EXPECT_GT(stats.step_seconds, 0);
   EXPECT_EQ(stats.blocks_total, 40);
   EXPECT_EQ(stats.running_sequences + stats.waiting_sequences + stats.live_requests + stats.queued_requests,

@@ -67,7 +67,7 @@ class GateConstraint final : public TokenConstraint {
 struct HeldEngine {
   explicit HeldEngine(int max_queued_requests) {
     EngineOptions options = small_options();
-    options.max_sequences = 1;
+    options.max_step_sequences = 1;
     options.max_queued_requests = max_queued_requests;
     engine = start_engine(options);
     Request request = greedy(yarn_model().text(0, 20), 1000);

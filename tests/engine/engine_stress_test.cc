@@ -127,10 +127,9 @@ void hammer(Engine& engine, const test::EngineModel& model, int count, Counts& c
 
 EngineOptions stress_options() {
   return {.cache_tokens = 24 * kBlockTokens,
-          .threads = test::test_threads(),
-          .isa = test::test_isa(),
-          .max_batch_tokens = 128,
-          .max_sequences = 32,
+          .cpu = {.threads = test::test_threads(), .isa = test::test_isa()},
+          .max_step_tokens = 128,
+          .max_step_sequences = 32,
           .max_queued_requests = 40,
           .events_per_output = 2};
 }

@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <numeric>
 #include <set>
 
+#include "engine/cpu/cpu_runner.h"
 #include "engine/cpu/sampler.h"
 #include "support/engine/engine_client.h"
 
@@ -121,15 +123,15 @@ TEST(Engine, EndAndStopIdsEndAnOutputUnlessItIsTooShortOrTheyAreIgnored) {
 
 TEST(Engine, LogprobsAreThoseOfTheRowsOfTheModel) {
   const auto prompt = yarn_model().text(0, 200);
-  const auto runner =
-      ModelRunner::create(yarn_model().config(), yarn_model().weights(),
-                          {.cache_tokens = 300, .threads = test_threads(), .isa = test_isa()});
-  Sequence sequence = runner.value()->new_sequence();
+  SequenceRunner runner(CpuRunner::create(yarn_model().config(), yarn_model().weights(), /*cache_tokens=*/300,
+                                          {.threads = test_threads(), .isa = test_isa()})
+                            .value());
+  Sequence sequence = runner.new_sequence();
   sequence.ids = prompt;
-  SequenceSlice slice{.sequence = &sequence, .num_tokens = 200, .logit_offsets = {}};
-  for (int i = 0; i < 200; ++i) slice.logit_offsets.push_back(i);
-  runner.value()->run({&slice, 1}).value();
-  const Tensor logits = runner.value()->logits();
+  std::vector<int32_t> rows(200);
+  std::iota(rows.begin(), rows.end(), 0);
+  runner.run(sequence, 200, rows).value();
+  const Tensor logits = runner.logits();
 
   const auto engine = start_engine();
   Request request = greedy(prompt, 2);

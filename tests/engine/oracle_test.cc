@@ -9,8 +9,9 @@
 #include <numeric>
 
 #include "checkpoint/checkpoint.h"
+#include "engine/cpu/cpu_runner.h"
 #include "engine/cpu/sampler.h"
-#include "engine/model_runner.h"
+#include "engine/sequence_runner.h"
 #include "support/golden.h"
 #include "support/variant.h"
 
@@ -57,33 +58,28 @@ ModelRun run_model(const Checkpoint& checkpoint, const std::vector<int32_t>& ids
   config.dtype = options.dtype.value_or(config.dtype);
   config.rope.round_frequencies = options.round_frequencies;
   const int total = static_cast<int>(ids.size());
-  const auto runner = ModelRunner::create(config, checkpoint.weights(),
-                                          {.cache_tokens = total + options.decode + 500,
-                                           .threads = options.threads,
-                                           .isa = options.isa,
-                                           .block_order_seed = options.block_order_seed})
-                          .value();
-  Sequence sequence = runner->new_sequence();
+  SequenceRunner runner(CpuRunner::create(config, checkpoint.weights(), total + options.decode + 500,
+                                          {.threads = options.threads, .isa = options.isa})
+                            .value(),
+                        options.block_order_seed);
+  Sequence sequence = runner.new_sequence();
   sequence.ids = ids;
   ModelRun run;
   const int chunk = options.chunk > 0 ? options.chunk : total;
   for (int begin = 0; begin < total; begin += chunk) {
-    SequenceSlice slice{
-        .sequence = &sequence, .num_tokens = std::min(chunk, total - begin), .logit_offsets = {}};
+    const int num_tokens = std::min(chunk, total - begin);
+    std::vector<int32_t> rows;
     for (const int32_t position : positions)
-      if (position >= begin && position < begin + slice.num_tokens)
-        slice.logit_offsets.push_back(position - begin);
-    runner->run({&slice, 1}, &run.capture).value();
-    const Tensor logits = runner->logits();
+      if (position >= begin && position < begin + num_tokens) rows.push_back(position - begin);
+    runner.run(sequence, num_tokens, rows, &run.capture).value();
+    const Tensor logits = runner.logits();
     run.logits.insert(run.logits.end(), logits.as<float>(), logits.as<float>() + logits.numel());
   }
   const size_t vocab = checkpoint.config().vocab_size;
   run.greedy_ids.push_back(argmax({run.logits.data() + run.logits.size() - vocab, vocab}).value());
   for (int step = 0; step < options.decode; ++step) {
     sequence.ids.push_back(run.greedy_ids.back());
-    const SequenceSlice slice{.sequence = &sequence, .num_tokens = 1, .logit_offsets = {0}};
-    runner->run({&slice, 1}).value();
-    const Tensor logits = runner->logits();
+    const Tensor logits = runner.prefill(sequence, 1).value();
     run.greedy_logits.insert(run.greedy_logits.end(), logits.as<float>(), logits.as<float>() + vocab);
     run.greedy_ids.push_back(argmax({logits.as<float>(), vocab}).value());
   }
@@ -291,32 +287,34 @@ TEST(ModelRunner, ABatchGivesEachSequenceTheBitsItGetsAlone) {
     const Case c(name);
     const size_t vocab = c.checkpoint.config().vocab_size;
     const std::vector<int> lengths = {1, 127, 128, 129, 700};
-    const auto runner =
-        ModelRunner::create(
-            c.checkpoint.config(), c.checkpoint.weights(),
-            {.cache_tokens = 4000, .threads = 2, .isa = test::test_isa(), .block_order_seed = 9})
-            .value();
+    SequenceRunner runner(CpuRunner::create(c.checkpoint.config(), c.checkpoint.weights(),
+                                            /*cache_tokens=*/4000, {.threads = 2, .isa = test::test_isa()})
+                              .value(),
+                          /*block_order_seed=*/9);
     std::vector<Sequence> together;
     std::vector<std::vector<float>> logits(lengths.size());
     for (size_t s = 0; s < lengths.size(); ++s) {
-      together.push_back(runner->new_sequence());
+      together.push_back(runner.new_sequence());
       together[s].ids.assign(c.ids.begin() + s, c.ids.begin() + s + lengths[s] + 3);
     }
     // Each step gives every unfinished sequence a different number of tokens; the last three come one by one.
     for (bool left = true; left;) {
-      std::vector<SequenceSlice> slices;
+      std::vector<StepSlice> slices;
       std::vector<size_t> owners;
       for (size_t s = 0; s < lengths.size(); ++s) {
         const int rest = static_cast<int>(together[s].ids.size() - together[s].num_computed);
         if (rest == 0) continue;
         const int tokens = rest > 3 ? std::min<int>(rest - 3, 100 + 40 * static_cast<int>(s)) : 1;
-        slices.push_back({&together[s], tokens, {tokens - 1}});
+        slices.push_back({.sequence = &together[s],
+                          .first = together[s].num_computed,
+                          .num_tokens = tokens,
+                          .sampled = {.first = tokens - 1, .count = 1}});
         owners.push_back(s);
       }
       left = !slices.empty();
       if (!left) break;
-      runner->run(slices).value();
-      const Tensor out = runner->logits();
+      runner.run(slices).value();
+      const Tensor out = runner.logits();
       for (size_t i = 0; i < owners.size(); ++i) {
         const float* row = out.row<float>(static_cast<int64_t>(i));
         logits[owners[i]].assign(row, row + vocab);
@@ -334,18 +332,18 @@ TEST(ModelRunner, ABatchGivesEachSequenceTheBitsItGetsAlone) {
 
 TEST(ModelRunner, AFullCacheIsAnErrorAndNotACrash) {
   const Case c("yarn");
-  const auto runner =
-      ModelRunner::create(c.checkpoint.config(), c.checkpoint.weights(), {.cache_tokens = 256, .threads = 1})
-          .value();
-  Sequence sequence = runner->new_sequence();
+  SequenceRunner runner(
+      CpuRunner::create(c.checkpoint.config(), c.checkpoint.weights(), /*cache_tokens=*/256, {.threads = 1})
+          .value());
+  Sequence sequence = runner.new_sequence();
   sequence.ids.assign(c.ids.begin(), c.ids.begin() + 257);
-  EXPECT_EQ(runner->prefill(sequence, 100).error().message, "the cache of 2 blocks is full");
+  EXPECT_EQ(runner.prefill(sequence, 100).error().message, "the cache of 2 blocks is full");
 }
 
 TEST(ModelRunner, ACacheLargerThanTheMachineIsRefusedWithTheNumbers) {
   const Case c("yarn");
-  const auto runner = ModelRunner::create(c.checkpoint.config(), c.checkpoint.weights(),
-                                          {.cache_tokens = int64_t{1} << 37, .threads = 1});
+  const auto runner = CpuRunner::create(c.checkpoint.config(), c.checkpoint.weights(),
+                                        /*cache_tokens=*/int64_t{1} << 37, {.threads = 1});
   ASSERT_FALSE(runner.ok());
   EXPECT_NE(runner.error().message.find("GiB"), std::string::npos);
 }

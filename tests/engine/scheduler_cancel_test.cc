@@ -27,7 +27,7 @@ class SchedulerCancelTest : public testing::Test {
     EXPECT_TRUE(bed.running(id));
   }
 
-  SchedulerBed bed{8, {.max_batch_tokens = 300, .max_sequences = 4, .max_model_tokens = 4096}};
+  SchedulerBed bed{8, {.max_step_tokens = 300, .max_step_sequences = 4, .max_model_tokens = 4096}};
 };
 
 TEST_F(SchedulerCancelTest, InTheQueue) {

@@ -32,7 +32,7 @@ TEST(SchedulerPrefix, AKnownPrefixIsNotComputedAgain) {
 }
 
 TEST(SchedulerPrefix, ABlockIsKnownOnlyWhenAllOfItIsComputed) {
-  SchedulerBed bed(20, {.max_batch_tokens = 127, .max_sequences = 2, .max_model_tokens = 4096});
+  SchedulerBed bed(20, {.max_step_tokens = 127, .max_step_sequences = 2, .max_model_tokens = 4096});
   const SequenceId a = bed.add({.prompt = iota(300)});
   bed.step();
   EXPECT_EQ(bed.at(a).num_computed, 127);
@@ -128,7 +128,7 @@ TEST(SchedulerPrefix, FollowersGoOnWhenTheirLeaderLeavesOrStops) {
 TEST(SchedulerPrefix, EqualBlocksComputedTwiceBecomeOne) {
   SchedulerBed bed(20);
   const SequenceId a = bed.add({.prompt = iota(300)});
-  const SequenceId b = bed.add({.prompt = iota(300), .read_prefix_cache = false});
+  const SequenceId b = bed.add({.prompt = iota(300), .score_prompt = true});
   bed.step();
   EXPECT_EQ(bed.at(b).num_cached_tokens, 0);
   EXPECT_EQ(bed.at(b).num_computed, 256);  // beside a, which it does not wait for
@@ -163,7 +163,7 @@ TEST(SchedulerChoices, APromptIsComputedOnceAndForkedAtItsFirstToken) {
   EXPECT_EQ(next, id + 4);
   const StepPlan& plan = bed.plan();
   ASSERT_EQ(plan.slices.size(), 2u);
-  EXPECT_EQ(plan.slices[0].num_samples + plan.slices[1].num_samples, 5);
+  EXPECT_EQ(plan.slices[0].num_draws() + plan.slices[1].num_draws(), 5);
   EXPECT_EQ(bed.scheduler.find(id + 1), nullptr);
   bed.scheduler.commit(std::vector<int32_t>{5, 20, 21, 22, 23});  // the short prompt comes first
   for (int choice = 0; choice < 4; ++choice) {
@@ -199,7 +199,7 @@ TEST(SchedulerChoices, APromptOfFullBlocksNeedsNoCopies) {
 }
 
 TEST(SchedulerChoices, PlacesAreKeptForAllOfThem) {
-  SchedulerBed bed(20, {.max_batch_tokens = 64, .max_sequences = 4, .max_model_tokens = 4096});
+  SchedulerBed bed(20, {.max_step_tokens = 64, .max_step_sequences = 4, .max_model_tokens = 4096});
   bed.add({.prompt = iota(100), .num_choices = 3});
   const SequenceId two = bed.add({.prompt = iota(10, 5), .num_choices = 2});
   bed.step();

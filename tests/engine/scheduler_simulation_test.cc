@@ -39,8 +39,8 @@ struct Options {
   uint64_t seed = 1;
   int64_t num_requests = 1000;
   int num_blocks = 128;
-  SchedulerLimits limits{.max_batch_tokens = 512,
-                         .max_sequences = 64,
+  SchedulerLimits limits{.max_step_tokens = 512,
+                         .max_step_sequences = 64,
                          .max_model_tokens = 40'000,
                          .priority_step = milliseconds(2000)};
   int max_live = 200, max_arrivals = 6;  // in all; in one step
@@ -85,7 +85,7 @@ class Simulation {
   };
   // A step that has run and is not committed.
   struct Flight {
-    std::vector<PlanSlice> slices;
+    std::vector<StepSlice> slices;
     std::vector<SequenceId> ids;  // of its sequences, which may go before it does
     std::vector<int32_t> sampled;
 
@@ -109,7 +109,7 @@ class Simulation {
   Flight run_slices(const StepPlan& plan);
   void check_plan(const StepPlan& plan);
   void check_owners();
-  void end_outputs(const std::vector<PlanSlice>& slices);
+  void end_outputs(const std::vector<StepSlice>& slices);
   void check_output(const Sequence& sequence);
   void end(SequenceId id, int64_t& counter);
   void trace(uint64_t value) { outcome_.trace = mix(outcome_.trace, value); }
@@ -142,7 +142,7 @@ void Simulation::arrive() {
   spec.num_choices = chance(0.05) ? static_cast<int>(pick(2, 6)) : 1;
   spec.priority = static_cast<int32_t>(pick(-2, 2));
   spec.salt = chance(0.2) ? "tenant" : "";
-  spec.read_prefix_cache = !chance(0.03);
+  spec.score_prompt = chance(0.03);
   if (chance(0.05)) spec.queue_deadline = now() + pick(0, 100) * kStepTime;
   const bool fits = prompt > 0 && blocks_for_tokens(spec.max_total_tokens - 1) <= options_.num_blocks;
   const int num_choices = spec.num_choices;
@@ -199,9 +199,9 @@ void Simulation::step() {
     if (live_.contains(id)) end(id, outcome_.cancelled);
   }
   scheduler_.commit(flight_.sampled);
-  std::vector<PlanSlice> kept;
+  std::vector<StepSlice> kept;
   for (size_t i = 0; i < flight_.slices.size(); ++i)
-    if (flight_.slices[i].num_samples > 0 && live_.contains(flight_.ids[i]))
+    if (flight_.slices[i].num_draws() > 0 && live_.contains(flight_.ids[i]))
       kept.push_back(flight_.slices[i]);
   end_outputs(kept);
   flight_ = std::exchange(ahead_, {});
@@ -210,7 +210,7 @@ void Simulation::step() {
 }
 
 void Simulation::plan() {
-  const StepPlan& plan = scheduler_.plan(now());
+  const StepPlan& plan = scheduler_.plan_step(now());
   for (const Expired& expired : plan.expired) {
     const Live& live = live_.at(expired.id);
     EXPECT_FALSE(live.started);
@@ -227,16 +227,16 @@ void Simulation::plan_ahead() {
   ++outcome_.ahead;
   ASSERT_TRUE(plan->copies.empty() && plan->expired.empty() && !plan->slices.empty());
   check_plan(*plan);
-  for (const PlanSlice& slice : plan->slices) ASSERT_EQ(slice.first, slice.sequence->num_tokens());
+  for (const StepSlice& slice : plan->slices) ASSERT_EQ(slice.first, slice.sequence->num_tokens());
   ahead_ = run_slices(*plan);
 }
 
 void Simulation::check_plan(const StepPlan& plan) {
-  ASSERT_LE(plan.num_tokens, options_.limits.max_batch_tokens);
-  ASSERT_LE(static_cast<int>(plan.slices.size()), options_.limits.max_sequences);
+  ASSERT_LE(plan.num_tokens, options_.limits.max_step_tokens);
+  ASSERT_LE(static_cast<int>(plan.slices.size()), options_.limits.max_step_sequences);
   size_t num_decodes = 0;
   int num_tokens = 0;
-  for (const PlanSlice& slice : plan.slices) {
+  for (const StepSlice& slice : plan.slices) {
     const Sequence& sequence = *slice.sequence;
     ASSERT_GE(slice.num_tokens, 1);
     ASSERT_FALSE(sequence.paused);
@@ -261,14 +261,14 @@ Simulation::Flight Simulation::run_slices(const StepPlan& plan) {
   for (const BlockCopy& copy : plan.copies)
     std::copy_n(memory_.begin() + int64_t{copy.from} * kBlockTokens, kBlockTokens,
                 memory_.begin() + int64_t{copy.to} * kBlockTokens);
-  for (const PlanSlice& slice : plan.slices) {
+  for (const StepSlice& slice : plan.slices) {
     const Sequence& sequence = *slice.sequence;
     flight.ids.push_back(sequence.id);
     uint64_t state = slice.first == 0 ? 0 : memory_[sequence.blocks.slot(slice.first - 1)];
     for (int64_t p = slice.first; p < slice.first + slice.num_tokens; ++p)
       memory_[sequence.blocks.slot(p)] = state =
           mix(state, p < sequence.num_tokens() ? sequence.ids[p] : flight_.drawn(sequence.id));
-    for (int i = 0; i < slice.num_samples; ++i) flight.sampled.push_back(draw(state, sequence.choice + i));
+    for (int i = 0; i < slice.num_draws(); ++i) flight.sampled.push_back(draw(state, sequence.choice + i));
   }
   return flight;
 }
@@ -287,10 +287,10 @@ void Simulation::check_output(const Sequence& sequence) {
   }
 }
 
-void Simulation::end_outputs(const std::vector<PlanSlice>& slices) {
-  for (const PlanSlice& slice : slices) {
+void Simulation::end_outputs(const std::vector<StepSlice>& slices) {
+  for (const StepSlice& slice : slices) {
     const SequenceId first = slice.sequence->id;
-    for (int i = 0; i < slice.num_samples; ++i) {
+    for (int i = 0; i < slice.num_draws(); ++i) {
       const Sequence& sequence = *scheduler_.find(first + i);
       if (i > 0)
         live_[sequence.id] = {
@@ -361,7 +361,7 @@ TEST(SchedulerSimulation, StepsAheadEndWithTheSameOutputs) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     Options options{.seed = seed, .num_requests = 300, .max_live = 12, .max_arrivals = 1, .runs_ahead = 0.9};
     options.num_blocks = seed % 2 == 0 ? 24 : 200;
-    options.limits.max_sequences = seed % 3 == 0 ? 8 : 64;
+    options.limits.max_step_sequences = seed % 3 == 0 ? 8 : 64;
     const Outcome outcome = Simulation(options).run();
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
     EXPECT_GT(outcome.ahead, outcome.steps / 8) << "seed " << seed;
@@ -376,7 +376,7 @@ TEST(SchedulerSimulation, OutputsThatOutgrowThePoolPreemptEachOtherAndAllEnd) {
     options.num_blocks = seed % 3 == 0 ? 8 : seed % 3 == 1 ? 16 : 40;
     options.long_output = options.num_blocks * kBlockTokens / 2;
     options.limits.prefix_caching = seed % 4 != 0;
-    options.limits.max_batch_tokens = seed % 2 == 0 ? 64 : 1000;
+    options.limits.max_step_tokens = seed % 2 == 0 ? 64 : 1000;
     options.limits.min_chunk = seed % 5 == 0 ? 1 : 128;
     const Outcome outcome = Simulation(options).run();
     preemptions += outcome.stats.preemptions;

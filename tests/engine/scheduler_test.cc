@@ -21,7 +21,7 @@ using testing::Pair;
 using testing::UnorderedElementsAre;
 
 constexpr SchedulerLimits kSmallSteps{
-    .max_batch_tokens = 16, .max_sequences = 16, .max_model_tokens = 1 << 20, .min_chunk = 2};
+    .max_step_tokens = 16, .max_step_sequences = 16, .max_model_tokens = 1 << 20, .min_chunk = 2};
 
 TEST(SchedulerTest, RunsAPromptInChunksAndThenOneTokenAtATime) {
   SchedulerBed bed(4, kSmallSteps);
@@ -60,8 +60,8 @@ TEST(SchedulerTest, PromptsShareAStepEquallyAndLeaveWhatTheyDoNotNeed) {
 }
 
 TEST(SchedulerTest, PromptsTakeTurnsWhenTheyAreTooManyForOneStep) {
-  SchedulerBed bed(100,
-                   {.max_batch_tokens = 16, .max_sequences = 16, .max_model_tokens = 4096, .min_chunk = 8});
+  SchedulerBed bed(
+      100, {.max_step_tokens = 16, .max_step_sequences = 16, .max_model_tokens = 4096, .min_chunk = 8});
   std::vector<SequenceId> ids;
   for (int i = 0; i < 6; ++i) ids.push_back(bed.add(1000));
   for (int i = 0; i < 12; ++i) {
@@ -161,7 +161,8 @@ TEST(SchedulerTest, NoMoreSequencesRunThanTheLimit) {
 
 TEST(SchedulerTest, WhenThePoolIsFullTheYoungestGivesWayAndComputesItsTokensAgain) {
   SchedulerBed bed(
-      4, {.max_batch_tokens = 512, .max_sequences = 8, .max_model_tokens = 4096, .prefix_caching = false});
+      4,
+      {.max_step_tokens = 512, .max_step_sequences = 8, .max_model_tokens = 4096, .prefix_caching = false});
   const SequenceId a = bed.add(120), b = bed.add(120);
   for (int i = 0; i < 4; ++i) bed.step();
   const SequenceId c = bed.add(110, 17);
@@ -189,7 +190,7 @@ TEST(SchedulerTest, ThePreemptedFindTheirBlocksInTheCache) {
 }
 
 TEST(SchedulerTest, TheLowestPriorityGivesWayFirst) {
-  SchedulerBed bed(2, {.max_batch_tokens = 512, .max_sequences = 8, .max_model_tokens = 4096});
+  SchedulerBed bed(2, {.max_step_tokens = 512, .max_step_sequences = 8, .max_model_tokens = 4096});
   const SequenceId unimportant = bed.add({.prompt = bed.prompt(128), .max_total_tokens = 200, .priority = 5});
   bed.step();
   bed.scheduler.finish(unimportant);
@@ -216,7 +217,7 @@ TEST(SchedulerTest, TwoSequencesThatEachNeedTheWholePoolBothEnd) {
 }
 
 TEST(SchedulerTest, SmallerPrioritiesStartFirstAndEqualOnesByArrival) {
-  SchedulerBed bed(100, {.max_batch_tokens = 16, .max_sequences = 1, .max_model_tokens = 4096});
+  SchedulerBed bed(100, {.max_step_tokens = 16, .max_step_sequences = 1, .max_model_tokens = 4096});
   const auto add = [&](int32_t priority) {
     return bed.add({.prompt = bed.prompt(1), .max_total_tokens = 100, .priority = priority});
   };
@@ -228,8 +229,8 @@ TEST(SchedulerTest, SmallerPrioritiesStartFirstAndEqualOnesByArrival) {
 }
 
 TEST(SchedulerTest, APriorityWeighsAsMuchAsSomeTimeOfWaiting) {
-  SchedulerBed bed(100, {.max_batch_tokens = 16,
-                         .max_sequences = 1,
+  SchedulerBed bed(100, {.max_step_tokens = 16,
+                         .max_step_sequences = 1,
                          .max_model_tokens = 4096,
                          .priority_step = milliseconds(5000)});
   const SequenceId low = bed.add({.prompt = bed.prompt(1), .max_total_tokens = 100, .priority = 2});
@@ -245,7 +246,7 @@ TEST(SchedulerTest, APriorityWeighsAsMuchAsSomeTimeOfWaiting) {
 
 // Two of the best priority come every second, and one can run: their queue only grows.
 TEST(SchedulerTest, NobodyIsOvertakenByThoseWhoComeLongAfterIt) {
-  const SchedulerLimits limits{.max_batch_tokens = 16, .max_sequences = 1, .max_model_tokens = 4096};
+  const SchedulerLimits limits{.max_step_tokens = 16, .max_step_sequences = 1, .max_model_tokens = 4096};
   const auto bound = limits.max_priority * limits.priority_step;
   SchedulerBed bed(100, limits);
   const auto add = [&](int32_t priority) {
@@ -268,7 +269,7 @@ TEST(SchedulerTest, NobodyIsOvertakenByThoseWhoComeLongAfterIt) {
 }
 
 TEST(SchedulerTest, AShortStepServesDecodesFirstAndLetsPromptsGetOn) {
-  SchedulerBed bed(200, {.max_batch_tokens = 512, .max_sequences = 64, .max_model_tokens = 16384});
+  SchedulerBed bed(200, {.max_step_tokens = 512, .max_step_sequences = 64, .max_model_tokens = 16384});
   std::vector<SequenceId> decodes;
   for (int i = 0; i < 40; ++i) decodes.push_back(bed.add(1));
   bed.step();
@@ -293,7 +294,7 @@ TEST(SchedulerTest, AShortStepServesDecodesFirstAndLetsPromptsGetOn) {
 }
 
 TEST(SchedulerTest, CountsWhoWaitsForWhat) {
-  SchedulerBed bed(4, {.max_batch_tokens = 512, .max_sequences = 2, .max_model_tokens = 4096});
+  SchedulerBed bed(4, {.max_step_tokens = 512, .max_step_sequences = 2, .max_model_tokens = 4096});
   const auto waiting = [&](WaitReason reason) {
     return bed.scheduler.stats().waiting_by_reason[static_cast<size_t>(reason)];
   };
@@ -317,7 +318,7 @@ TEST(SchedulerTest, CountsWhoWaitsForWhat) {
 }
 
 TEST(SchedulerTest, AQueueDeadlineDropsWhatHasNotStarted) {
-  SchedulerBed bed(100, {.max_batch_tokens = 16, .max_sequences = 1, .max_model_tokens = 4096});
+  SchedulerBed bed(100, {.max_step_tokens = 16, .max_step_sequences = 1, .max_model_tokens = 4096});
   const auto add = [&](seconds timeout, uint64_t owner) {
     return bed.add({.prompt = bed.prompt(1),
                     .max_total_tokens = 100,
@@ -359,7 +360,7 @@ TEST(SchedulerTest, ADeadlineIsForTheQueueAloneNotForThePreempted) {
 }
 
 TEST(SchedulerTest, WhatCanNeverFitIsRefusedWithTheNumbers) {
-  SchedulerBed bed(4, {.max_batch_tokens = 16, .max_sequences = 4, .max_model_tokens = 2000});
+  SchedulerBed bed(4, {.max_step_tokens = 16, .max_step_sequences = 4, .max_model_tokens = 2000});
   const auto refusal = [&](SequenceSpec spec) {
     const auto id = bed.scheduler.add(std::move(spec), bed.now);
     EXPECT_FALSE(id.ok());
@@ -389,9 +390,9 @@ TEST(SchedulerTest, LimitsThatMakeNoSenseAreNamed) {
     return status.ok() ? "" : status.error().message;
   };
   EXPECT_EQ(message(kSmallSteps), "");
-  EXPECT_THAT(message({.max_batch_tokens = 5, .max_sequences = 6, .max_model_tokens = 1}),
+  EXPECT_THAT(message({.max_step_tokens = 5, .max_step_sequences = 6, .max_model_tokens = 1}),
               HasSubstr("got 5"));
-  EXPECT_THAT(message({.max_sequences = 0, .max_model_tokens = 1}), HasSubstr("max_sequences"));
+  EXPECT_THAT(message({.max_step_sequences = 0, .max_model_tokens = 1}), HasSubstr("max_step_sequences"));
   EXPECT_THAT(message({.max_model_tokens = 0}), HasSubstr("max_model_tokens"));
   EXPECT_THAT(message({.max_model_tokens = 1, .min_chunk = 0}), HasSubstr("min_chunk"));
   EXPECT_THAT(message({.max_model_tokens = 1, .priority_step = milliseconds(-1)}),

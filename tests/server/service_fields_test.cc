@@ -50,11 +50,10 @@ class ServiceFields : public ServiceTest {
   }
   static EngineOptions one_at_a_time() {
     return {.cache_tokens = kBlocks * kBlockTokens,
-            .threads = test_threads(),
-            .isa = test_isa(),
+            .cpu = {.threads = test_threads(), .isa = test_isa()},
             .max_model_tokens = 2048,
-            .max_batch_tokens = 256,
-            .max_sequences = 1};
+            .max_step_tokens = 256,
+            .max_step_sequences = 1};
   }
   // A request that runs until somebody reads on: whoever comes after it waits.
   std::unique_ptr<TokenStream> hold_engine() const {

@@ -35,10 +35,10 @@ TEST_F(ServiceTest, TheLimitOfAKeyIsToldBeforeTheBodyIsLookedAt) {
 
 TEST_F(ServiceTest, AFullQueueIsToldBeforeTheBodyIsLookedAt) {
   start({.cache_tokens = kBlocks * kBlockTokens,
-         .threads = 1,
+         .cpu = {.threads = 1},
          .max_model_tokens = 2048,
-         .max_batch_tokens = 256,
-         .max_sequences = 1,
+         .max_step_tokens = 256,
+         .max_step_sequences = 1,
          .max_queued_requests = 1});
   RawClient running(server_->port()), queued(server_->port());
   running.send(json_post("/v1/chat/completions", chat_body(kLongStream)));

@@ -58,10 +58,10 @@ class ServiceStreams : public ServiceTest {
 
   void start_with_one_sequence() {
     start({.cache_tokens = kBlocks * kBlockTokens,
-           .threads = 1,
+           .cpu = {.threads = 1},
            .max_model_tokens = 2048,
-           .max_batch_tokens = 256,
-           .max_sequences = 1});
+           .max_step_tokens = 256,
+           .max_step_sequences = 1});
   }
   // Keeps all others waiting until it is cancelled: its reader takes nothing.
   std::unique_ptr<TokenStream> block(int n = 1) {
@@ -104,10 +104,10 @@ class ServiceStreamsAtOnce : public ServiceStreams, public testing::WithParamInt
 
 TEST_P(ServiceStreamsAtOnce, EqualTheirWholeAnswers) {
   start({.cache_tokens = kBlocks * kBlockTokens,
-         .threads = 1,
+         .cpu = {.threads = 1},
          .max_model_tokens = 2048,
-         .max_batch_tokens = 256,
-         .max_sequences = 2,
+         .max_step_tokens = 256,
+         .max_step_sequences = 2,
          .events_per_output = 4096});
   const int streams = GetParam();
   std::vector<ReadAnswer> expected;
@@ -201,10 +201,10 @@ TEST_F(ServiceStreams, ThatFailBeforeTheyBeginAreRefused) {
 // A stop string ends one choice of several: the engine works on the others only.
 TEST_F(ServiceStreams, AChoiceThatAStopStringEndedIsNotWorkedOn) {
   start({.cache_tokens = kBlocks * kBlockTokens,
-         .threads = 1,
+         .cpu = {.threads = 1},
          .max_model_tokens = 2048,
-         .max_batch_tokens = 256,
-         .max_sequences = 2,
+         .max_step_tokens = 256,
+         .max_step_sequences = 2,
          .events_per_output = 4});  // so far can the engine be ahead
   constexpr int kTokens = 400;
   const auto generated = [&](const std::string& more) {

@@ -141,7 +141,7 @@ TEST_F(ServiceTest, KnownTextsAreNotSharedBetweenKeys) {
   ASSERT_TRUE(keys_.add("key-a").ok());
   ASSERT_TRUE(keys_.add("key-b").ok());
   // A context that the text fits into: of what does not, nothing is remembered.
-  start({.cache_tokens = kBlocks * kBlockTokens, .threads = 1, .max_model_tokens = 4096});
+  start({.cache_tokens = kBlocks * kBlockTokens, .cpu = {.threads = 1}, .max_model_tokens = 4096});
   std::string text;
   while (text.size() < 2'500) text += "the quick brown fox jumps over the lazy dog ";
   const auto newly_encoded = [&](const char* path, const char* key, const std::string& more = "") {
@@ -175,11 +175,10 @@ TEST_F(ServiceTest, AKeyMayHoldOnlySoMuch) {
 
 TEST_F(ServiceTest, AFullQueueIs429) {
   start({.cache_tokens = kBlocks * kBlockTokens,
-         .threads = test_threads(),
-         .isa = test_isa(),
+         .cpu = {.threads = test_threads(), .isa = test_isa()},
          .max_model_tokens = 2048,
-         .max_batch_tokens = 256,
-         .max_sequences = 1,
+         .max_step_tokens = 256,
+         .max_step_sequences = 1,
          .max_queued_requests = 1});
   // It runs until somebody reads on.
   const auto running =

@@ -120,8 +120,8 @@ CLI::App* add_bench_engine(CLI::App& app, BenchEngineOptions& o) {
       ->type_name("R");
   number("--concurrency", o.concurrency, 0, "Most requests under way at once (default: all)");
   command->add_option("--seed", o.seed, "Seed for prompts and arrivals (default 0)")->type_name("S");
-  number("--max-batch-tokens", o.max_batch_tokens, 1, "Most tokens in one step (default 512)");
-  number("--max-sequences", o.max_sequences, 1, "Most sequences in one step (default 256)");
+  number("--max-batch-tokens", o.max_step_tokens, 1, "Most tokens in one step (default 512)");
+  number("--max-sequences", o.max_step_sequences, 1, "Most sequences in one step (default 256)");
   command->add_flag("!--no-prefix-caching", o.prefix_caching, "Compute every prompt from its first token");
   command->add_flag("--json", o.json, "One line of JSON instead of a table");
   add_cache_tokens(command, o.cache_tokens, "what the requests need");

@@ -164,7 +164,7 @@ void print_table(const Measured& measured, const Summary& s) {
   row("", strf("{:>10} {:>10} {:>10}", "p50", "p90", "p99"));
   row("time to first token, ms", latencies(s.first_token));
   row("time for each token, ms", latencies(s.per_token));
-  row("sequences in a step", strf("{:>10.1f} mean {:>6} most", s.mean_batch, stats.max_step_sequences));
+  row("sequences in a step", strf("{:>10.1f} mean {:>6} most", s.mean_batch, stats.largest_step_sequences));
   row("steps", strf("{:>10} {:>10.2f} ms mean", stats.steps,
                     stats.steps > 0 ? 1e3 * stats.step_seconds / static_cast<double>(stats.steps) : 0.0));
   row("cache hit rate", strf("{:>9.1f}% of {} prompt tokens", 100 * s.hit_rate, stats.prefix_tokens_queried));
@@ -189,7 +189,7 @@ void print_json(const Measured& measured, const Summary& s, const BenchEngineOpt
   latencies("first_token_ms", s.first_token);
   latencies("per_token_ms", s.per_token);
   json.key("mean_step_sequences").number(s.mean_batch);
-  json.key("max_step_sequences").integer(stats.max_step_sequences).key("steps").integer(stats.steps);
+  json.key("max_step_sequences").integer(stats.largest_step_sequences).key("steps").integer(stats.steps);
   json.key("hit_rate").number(s.hit_rate).key("preemptions").integer(stats.preemptions).end_object();
   std::puts(json.text().c_str());
 }
@@ -203,9 +203,9 @@ Status run_bench_engine(const BenchEngineOptions& options) {
   const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load));
   const Workload workload(options, checkpoint.config().vocab_size);
   EngineOptions engine_options{.cache_tokens = options.cache_tokens,
-                               .threads = options.threads,
-                               .max_batch_tokens = options.max_batch_tokens,
-                               .max_sequences = options.max_sequences,
+                               .cpu = {.threads = options.threads},
+                               .max_step_tokens = options.max_step_tokens,
+                               .max_step_sequences = options.max_step_sequences,
                                .prefix_caching = options.prefix_caching,
                                .max_queued_requests = options.num_prompts};
   if (engine_options.cache_tokens == 0) {

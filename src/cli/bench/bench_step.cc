@@ -13,7 +13,7 @@
 #include "cli/bench/step_cost.h"
 #include "cli/bench/step_picture.h"
 #include "cli/load_model.h"
-#include "engine/model_runner.h"
+#include "engine/ranks/rank_group.h"
 
 namespace sparrow::cli {
 namespace {
@@ -183,32 +183,30 @@ Status run_bench_step(const BenchStepOptions& options) {
   config.dtype = DType::kBF16;
 
   const std::vector<Case> cases = cases_of(options);
-  RunnerOptions runner_options{
-      .device = Device::kCuda, .max_context = 0, .max_batch_tokens = 1, .max_sequences = 1};
+  RankOptions rank_options;
   for (const Case& c : cases) {
     if (c.context > config.max_positions)
       return Error{Errc::kInvalidArgument,
                    strf("--context {} exceeds the model's {} positions", c.context, config.max_positions)};
-    runner_options.max_context = std::max<int64_t>(runner_options.max_context, c.context);
-    runner_options.max_batch_tokens = std::max(runner_options.max_batch_tokens, c.batch * c.queries);
-    runner_options.max_sequences = std::max(runner_options.max_sequences, c.batch);
+    rank_options.max_context = std::max<int64_t>(rank_options.max_context, c.context);
+    rank_options.max_step_tokens = std::max(rank_options.max_step_tokens, c.batch * c.queries);
+    rank_options.max_step_sequences = std::max(rank_options.max_step_sequences, c.batch);
   }
   const DType kv_dtype = SPARROW_TRY(cache_dtype(options.load.kv_cache_dtype, config.dtype, Device::kCuda));
   ProgressBar bar("weights", ProgressBar::Unit::kBytes);
-  runner_options.gpu = {
-      .parallel_size = options.tensor_parallel_size,
-      .rank = options.rank,
-      .kv_dtype = kv_dtype,
-      .memory_utilization = options.load.gpu_memory_utilization.value_or(kMemoryUtilization),
-      .batch_invariant = options.load.batch_invariant,
-      .progress = bar.callback()};
-  if (!checkpoint || options.load.load_format == "dummy") runner_options.gpu.dummy_seed = 0;
+  rank_options.gpu = {.parallel_size = options.tensor_parallel_size,
+                      .rank = options.rank,
+                      .kv_dtype = kv_dtype,
+                      .memory_utilization = options.load.gpu_memory_utilization.value_or(kMemoryUtilization),
+                      .batch_invariant = options.load.batch_invariant,
+                      .progress = bar.callback()};
+  if (!checkpoint || options.load.load_format == "dummy") rank_options.gpu.dummy_seed = 0;
   const Weights none;
-  auto runner =
-      SPARROW_TRY(ModelRunner::create(config, checkpoint ? checkpoint->weights() : none, runner_options));
+  const auto group =
+      SPARROW_TRY(create_rank_group(config, checkpoint ? checkpoint->weights() : none, rank_options));
   bar.finish();
-  runner->fill_cache(1);
-  const EngineInfo& info = runner->info();
+  group->fill_cache(1);
+  const EngineInfo& info = group->info();
   std::fputs(strf("{}: weights {:.2f} GiB, cache {:.2f} GiB ({} tokens), workspace {:.2f} GiB\n", info.device,
                   static_cast<double>(info.weight_bytes) / (1 << 30),
                   static_cast<double>(info.cache_bytes) / (1 << 30), info.cache_tokens,
@@ -220,7 +218,7 @@ Status run_bench_step(const BenchStepOptions& options) {
   std::string picture;
   for (const Case& c : cases) {
     const Batch batch = make_batch(c, config.vocab_size, info.num_blocks);
-    StepTimes times = SPARROW_TRY(runner->profile(batch, options.repeats));
+    StepTimes times = group->profile(batch, options.repeats);
     const CaseResult result = evaluate(c, std::move(times), config, parallel, kv_dtype);
     if (options.json)
       print_json(result, options);

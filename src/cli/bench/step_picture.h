@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "engine/schedule/step_times.h"
+#include "engine/ranks/step_times.h"
 
 namespace sparrow::cli {
 

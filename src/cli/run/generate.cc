@@ -113,13 +113,13 @@ Result<int> run_generate(const GenerateOptions& options) {
   const auto tokenizer = SPARROW_TRY(load_tokenizer(options.model, config));
   Request request = request_defaults(options, config);
   EngineOptions engine_options{.cache_tokens = options.cache_tokens,
-                               .threads = options.threads,
-                               .max_batch_tokens = options.chunk,
-                               .max_sequences = 1,
+                               .cpu = {.threads = options.threads},
+                               .max_step_tokens = options.chunk,
+                               .max_step_sequences = 1,
                                .prefix_caching = options.prompts.has_value()};
   if (options.prompts) {
     SPARROW_TRY(validate(request.sampling, config.vocab_size));
-    engine_options.max_sequences = std::min(options.concurrency, options.chunk);
+    engine_options.max_step_sequences = std::min(options.concurrency, options.chunk);
     engine_options.max_queued_requests = options.concurrency;
     const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options, options.load));
     return generate_file(*engine, options, request, tokenizer.get());

@@ -46,16 +46,16 @@ void drop_last_row(Trace& trace) {
 }
 
 // Runs the prompt chunk by chunk, keeps what is wanted, and returns the greedy id after its last token.
-Result<int32_t> run_prompt(ModelRunner& runner, Sequence& sequence, int chunk, Trace& trace) {
+Result<int32_t> run_prompt(SequenceRunner& runner, Sequence& sequence, int chunk, Trace& trace) {
   const int total = static_cast<int>(trace.input_ids.size());
   const bool last_wanted = trace.positions.back() == total - 1;
   if (!last_wanted) trace.positions.push_back(total - 1);
   for (int begin = 0; begin < total; begin += chunk) {
     const int end = std::min(begin + chunk, total);
-    SequenceSlice slice{.sequence = &sequence, .num_tokens = end - begin, .logit_offsets = {}};
+    std::vector<int32_t> rows;
     for (const int32_t position : trace.positions)
-      if (position >= begin && position < end) slice.logit_offsets.push_back(position - begin);
-    SPARROW_TRY(runner.run({&slice, 1}, &trace.capture));
+      if (position >= begin && position < end) rows.push_back(position - begin);
+    SPARROW_TRY(runner.run(sequence, end - begin, rows, &trace.capture));
     const Tensor logits = runner.logits();
     trace.logits.insert(trace.logits.end(), logits.as<float>(), logits.as<float>() + logits.numel());
   }
@@ -66,11 +66,11 @@ Result<int32_t> run_prompt(ModelRunner& runner, Sequence& sequence, int chunk, T
   return *id;
 }
 
-Status run_greedy(ModelRunner& runner, Sequence& sequence, int steps, Trace& trace) {
+Status run_greedy(SequenceRunner& runner, Sequence& sequence, int steps, Trace& trace) {
   for (int step = 0; step < steps; ++step) {
     sequence.ids.push_back(trace.greedy_ids.back());
-    const SequenceSlice slice{.sequence = &sequence, .num_tokens = 1, .logit_offsets = {0}};
-    SPARROW_TRY(runner.run({&slice, 1}));
+    constexpr int32_t kOnlyRow = 0;
+    SPARROW_TRY(runner.run(sequence, 1, {&kOnlyRow, 1}));
     const Tensor logits = runner.logits();
     const std::span<const float> row(logits.as<float>(), logits.numel());
     trace.greedy_logits.insert(trace.greedy_logits.end(), row.begin(), row.end());

@@ -121,10 +121,10 @@ Result<EngineOptions> engine_options(const ServeOptions& o, const ModelConfig& c
   const int batch_tokens = o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens
                            : o.load.device == "cuda"    ? kGpuBatchTokens
                                                         : kCpuBatchTokens;
-  EngineOptions options{.threads = o.threads,
+  EngineOptions options{.cpu = {.threads = o.threads},
                         .max_model_tokens = o.max_model_len,
-                        .max_batch_tokens = std::max(batch_tokens, o.max_num_seqs),
-                        .max_sequences = o.max_num_seqs,
+                        .max_step_tokens = std::max(batch_tokens, o.max_num_seqs),
+                        .max_step_sequences = o.max_num_seqs,
                         .prefix_caching = o.prefix_caching,
                         .max_queued_requests = o.max_queued_requests};
   const int64_t block = SPARROW_TRY(cache_block_bytes(config, o.load));

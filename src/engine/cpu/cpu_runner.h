@@ -2,6 +2,7 @@
 // CpuRunner: the text model on this machine's cores, its cache in host memory. Engine thread only.
 #pragma once
 
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,21 +12,25 @@
 
 namespace sparrow {
 
-class CpuRunner {
+class CpuRunner final : public ModelRunner {
  public:
+  // `cache_tokens` are rounded up to blocks.
   static Result<std::unique_ptr<CpuRunner>> create(const ModelConfig& config, const Weights& weights,
-                                                   const RunnerOptions& options);
+                                                   int64_t cache_tokens, const CpuOptions& options = {});
 
-  void forward(const Batch& batch, Capture* capture);
-  std::vector<Draw> draw(std::span<const DrawRequest> draws);
-  std::vector<std::optional<TokenLogprobs>> score(std::span<const PromptRow> rows) const;
+  const EngineInfo& info() const override { return info_; }
+  void copy_blocks(std::span<const BlockCopy> copies) override { cache_.copy_blocks(copies); }
+  void run(const Batch& batch, Capture* capture) override;
+  void start_draws(std::span<const DrawRequest> draws) override;
+  std::vector<Draw> finish_draws() override;
+  std::vector<std::optional<TokenLogprobs>> score(std::span<const PromptRow> rows) override;
+  Tensor logits() override { return logits_; }
 
-  const Tensor& logits() const { return logits_; }
-  KvCache& cache() { return cache_; }
-  EngineInfo info() const;
+  const KvCache& cache() const { return cache_; }
 
  private:
-  CpuRunner(const ModelConfig& config, const Weights& weights, const RunnerOptions& options, KvCache cache);
+  CpuRunner(const ModelConfig& config, const Weights& weights, const CpuOptions& options, KvCache cache);
+  Draw draw(const DrawRequest& request);
   std::span<const float> row(int64_t r) const;
 
   const ModelConfig& config_;
@@ -34,9 +39,13 @@ class CpuRunner {
   ThreadPool threads_;
   Scratch scratch_;
   Exec exec_;
+  EngineInfo info_;
   Sampler sampler_;
   std::vector<float> logits_memory_;
-  Tensor logits_;  // [wanted rows, vocabulary] f32
+  Tensor logits_;                        // [logit rows, vocabulary] f32
+  std::deque<std::vector<Draw>> draws_;  // by age: those not asked for yet
+  std::vector<int32_t> drawn_ids_;       // of the last step
+  Batch fed_;                            // a batch with the ids that were drawn for it
 };
 
 }  // namespace sparrow

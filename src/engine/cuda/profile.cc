@@ -8,7 +8,7 @@
 
 #include "device/cuda/check.h"
 #include "device/cuda/read_rate.h"
-#include "engine/cuda/cuda_runner_state.h"
+#include "engine/cuda/rank.h"
 
 namespace sparrow {
 namespace {
@@ -49,7 +49,7 @@ double wall_us(const auto& body) {
 }
 
 // Steps as the engine runs them: a decode step is launched with the ids that the one before is still drawing.
-void time_engine(CudaRunner& runner, const Batch& batch, std::span<const DrawRequest> draws, int repeats,
+void time_engine(Rank& rank, const Batch& batch, std::span<const DrawRequest> draws, int repeats,
                  cudaStream_t stream, StepTimes& times) {
   Batch next = batch;
   const bool decodes = StepUpload::shape_of(batch).prefills == 0 && draws.size() == batch.ids.size();
@@ -58,13 +58,13 @@ void time_engine(CudaRunner& runner, const Batch& batch, std::span<const DrawReq
   std::vector<Launched> launched(static_cast<size_t>(repeats) + 1);
   const auto launch = [&](const Batch& step, Launched& l) {
     l.begin.record(stream);
-    runner.forward(step, nullptr);
-    runner.start_draws(draws);
+    rank.run(step, nullptr);
+    rank.start_draws(draws);
     l.end.record(stream);
   };
   const auto step = [&](Launched& l) {
     if (decodes) launch(next, l);
-    runner.finish_draws();
+    rank.finish_draws();
     if (!decodes) launch(next, l);
   };
   launch(batch, launched[0]);
@@ -73,7 +73,7 @@ void time_engine(CudaRunner& runner, const Batch& batch, std::span<const DrawReq
   for (double warm = 0; warm < kWarmUs;) warm += wall_us([&] { step(launched[0]); });
   std::vector<double> wall;
   for (int i = 1; i <= repeats; ++i) wall.push_back(wall_us([&] { step(launched[i]); }));
-  runner.finish_draws();
+  rank.finish_draws();
   times.wall_us = median(wall);
   double working = 0;
   for (const Launched& l : launched) working += Event::milliseconds_between(l.begin, l.end);
@@ -81,19 +81,19 @@ void time_engine(CudaRunner& runner, const Batch& batch, std::span<const DrawReq
 }
 
 // One step at a time, from its metadata to its logits; and what its draws take.
-void time_step(CudaRunner& runner, const Batch& batch, std::span<const DrawRequest> draws, int repeats,
+void time_step(Rank& rank, const Batch& batch, std::span<const DrawRequest> draws, int repeats,
                cudaStream_t stream, StepTimes& times) {
   std::vector<double> gpu, sampling;
   Event begin(Event::Timing::kOn), end(Event::Timing::kOn);
   for (int i = 0; i < repeats; ++i) {
     begin.record(stream);
-    runner.forward(batch, nullptr);
+    rank.run(batch, nullptr);
     end.record(stream);
     end.wait();
     gpu.push_back(1e3 * Event::milliseconds_between(begin, end));
     sampling.push_back(wall_us([&] {
-      runner.start_draws(draws);
-      runner.finish_draws();
+      rank.start_draws(draws);
+      rank.finish_draws();
     }));
   }
   times.median_us = median(gpu);
@@ -104,29 +104,29 @@ void time_step(CudaRunner& runner, const Batch& batch, std::span<const DrawReque
 
 }  // namespace
 
-void CudaRunner::fill_cache(uint64_t seed) {
-  State& s = *state_;
+void Rank::fill_cache(uint64_t seed) {
+  enter();
   // One piece of random numbers, repeated: no two blocks of a request that are near each other are alike.
   constexpr size_t kPieceBytes = (size_t{32} << 20) + 4096;
   std::vector<uint16_t> piece(kPieceBytes / 2);
   std::mt19937_64 random(seed);
   // Both signs, sizes from 1/8 to 2; as bytes the same for e4m3.
-  const bool fp8 = s.cache->shape().dtype != DType::kBF16;
+  const bool fp8 = cache_->shape().dtype != DType::kBF16;
   for (uint16_t& value : piece) {
     const auto bits = static_cast<uint16_t>(random());
     value = fp8 ? (bits & 0x9f9f) | 0x2020 : (bits & 0x81ff) | 0x3e00;
   }
-  const size_t bytes = s.cache->bytes();
-  std::byte* to = static_cast<std::byte*>(s.cache->kv_pages(0));
+  const size_t bytes = cache_->bytes();
+  std::byte* to = static_cast<std::byte*>(cache_->kv_pages(0));
   for (size_t done = 0; done < bytes; done += kPieceBytes)
     SPARROW_CUDA(cudaMemcpyAsync(to + done, done == 0 ? static_cast<const void*>(piece.data()) : to,
-                                 std::min(kPieceBytes, bytes - done), cudaMemcpyDefault, s.stream.get()));
-  s.stream.synchronize();
+                                 std::min(kPieceBytes, bytes - done), cudaMemcpyDefault, stream_.get()));
+  stream_.synchronize();
 }
 
-StepTimes CudaRunner::profile(const Batch& batch, int repeats) {
-  State& s = *state_;
-  const cudaStream_t stream = s.stream.get();
+StepTimes Rank::profile(const Batch& batch, int repeats) {
+  enter();
+  const cudaStream_t stream = stream_.get();
   StepTimes times;
   std::vector<DrawRequest> draws;
   const SamplingParams greedy{.temperature = 0};
@@ -136,37 +136,37 @@ StepTimes CudaRunner::profile(const Batch& batch, int repeats) {
   time_step(*this, batch, draws, repeats, stream, times);
 
   StepShape shape = StepUpload::shape_of(batch);
-  if (s.replayed) s.round_up(shape);
-  const DeviceBatch step = s.upload->describe(shape);  // what forward() has uploaded last
+  if (replayed_) round_up(shape);
+  const DeviceBatch step = upload_->describe(shape);  // what run() has uploaded last
   std::vector<Mark> marks;
-  marks.reserve(s.config.num_layers * 16 + 16);
-  const Graph graph = Graph::capture(s.stream, [&] {
-    s.model->forward(step, *s.cache, stream, [&](StepPart part, int layer, cudaStream_t) {
+  marks.reserve(config_.num_layers * 16 + 16);
+  const Graph graph = Graph::capture(stream_, [&] {
+    model_->forward(step, *cache_, stream, [&](StepPart part, int layer, cudaStream_t) {
       marks.push_back({.part = part, .layer = layer});
       SPARROW_CUDA(cudaEventRecordWithFlags(marks.back().event.get(), stream, cudaEventRecordExternal));
     });
   });
   for (int i = 0; i < 3; ++i) graph.launch(stream);
-  s.stream.synchronize();
+  stream_.synchronize();
   times.timeline = spans_of(marks);
-  times.attention_kernels = s.model->describe();
+  times.attention_kernels = model_->describe();
 
-  times.experts_hit.assign(s.config.num_layers, 0);
-  std::vector<int32_t> ids(static_cast<size_t>(batch.num_tokens()) * s.config.experts_per_token);
-  s.model->forward(step, *s.cache, stream, [&](StepPart part, int layer, cudaStream_t) {
-    if (part != StepPart::kExperts || s.weights.layers[layer].num_experts == 0) return;
-    SPARROW_CUDA(cudaMemcpyAsync(ids.data(), s.model->expert_ids(), ids.size() * sizeof(int32_t),
+  times.experts_hit.assign(config_.num_layers, 0);
+  std::vector<int32_t> ids(static_cast<size_t>(batch.num_tokens()) * config_.experts_per_token);
+  model_->forward(step, *cache_, stream, [&](StepPart part, int layer, cudaStream_t) {
+    if (part != StepPart::kExperts || weights_.layers[layer].num_experts == 0) return;
+    SPARROW_CUDA(cudaMemcpyAsync(ids.data(), model_->expert_ids(), ids.size() * sizeof(int32_t),
                                  cudaMemcpyDeviceToHost, stream));
-    s.stream.synchronize();
+    stream_.synchronize();
     times.experts_hit[layer] = static_cast<int>(std::set<int32_t>(ids.begin(), ids.end()).size());
   });
-  s.stream.synchronize();
+  stream_.synchronize();
 
   constexpr size_t kReadBytes = size_t{4} << 30;
   times.read_bytes_per_us =
-      measure_read_rate(s.weights.memory.data(), std::min(s.weights.memory.bytes(), kReadBytes),
-                        reinterpret_cast<unsigned*>(const_cast<float*>(s.model->logits())), stream);
-  times.flops_per_us = s.model->measure_product_rate(stream);
+      measure_read_rate(weights_.memory.data(), std::min(weights_.memory.bytes(), kReadBytes),
+                        reinterpret_cast<unsigned*>(const_cast<float*>(model_->logits())), stream);
+  times.flops_per_us = model_->measure_product_rate(stream);
   return times;
 }
 

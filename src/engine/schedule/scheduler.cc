@@ -19,14 +19,15 @@ Status validate(const SchedulerLimits& limits) {
     if (value < 1) return Error{Errc::kInvalidArgument, strf("{} must be at least 1, got {}", name, value)};
     return Ok{};
   };
-  SPARROW_TRY(positive("max_sequences", limits.max_sequences));
+  SPARROW_TRY(positive("max_step_sequences", limits.max_step_sequences));
   SPARROW_TRY(positive("max_model_tokens", limits.max_model_tokens));
   SPARROW_TRY(positive("min_chunk", limits.min_chunk));
   SPARROW_TRY(positive("max_priority", limits.max_priority));
   // Otherwise running sequences would have to take turns.
-  if (limits.max_batch_tokens < limits.max_sequences)
-    return Error{Errc::kInvalidArgument, strf("max_batch_tokens must be at least max_sequences = {}, got {}",
-                                              limits.max_sequences, limits.max_batch_tokens)};
+  if (limits.max_step_tokens < limits.max_step_sequences)
+    return Error{Errc::kInvalidArgument,
+                 strf("max_step_tokens must be at least max_step_sequences = {}, got {}",
+                      limits.max_step_sequences, limits.max_step_tokens)};
   constexpr std::chrono::milliseconds kDay = std::chrono::hours(24);  // times any priority fits 64 bits
   if (limits.priority_step < std::chrono::milliseconds(0) || limits.priority_step > kDay)
     return Error{Errc::kInvalidArgument, strf("priority_step must be in [0, {}] ms, got {}", kDay.count(),
@@ -35,7 +36,7 @@ Status validate(const SchedulerLimits& limits) {
 }
 
 Scheduler::Scheduler(BlockPool& pool, const SchedulerLimits& limits)
-    : pool_(pool), limits_(limits), step_tokens_(limits.max_batch_tokens), cache_(pool) {
+    : pool_(pool), limits_(limits), step_tokens_(limits.max_step_tokens), cache_(pool) {
   SPARROW_CHECK(validate(limits).ok());
 }
 
@@ -43,10 +44,10 @@ Result<SequenceId> Scheduler::add(SequenceSpec spec, SchedulerTime now) {
   const int64_t prompt_tokens = static_cast<int64_t>(spec.prompt.size());
   const int64_t total_tokens = std::max(spec.max_total_tokens, prompt_tokens);
   if (prompt_tokens == 0) return Error{Errc::kInvalidArgument, "prompt must have at least one token"};
-  if (spec.num_choices < 1 || spec.num_choices > limits_.max_sequences)
+  if (spec.num_choices < 1 || spec.num_choices > limits_.max_step_sequences)
     return Error{Errc::kInvalidArgument,
                  strf("n must be in [1, {}], the sequences that can run at once, got {}",
-                      limits_.max_sequences, spec.num_choices)};
+                      limits_.max_step_sequences, spec.num_choices)};
   if (total_tokens > limits_.max_model_tokens)
     return Error{Errc::kInvalidArgument,
                  strf("prompt of {} tokens and output of up to {} are {} tokens, and the limit is {}",
@@ -58,7 +59,7 @@ Result<SequenceId> Scheduler::add(SequenceSpec spec, SchedulerTime now) {
                                                       .num_choices = spec.num_choices,
                                                       .num_prompt_tokens = prompt_tokens,
                                                       .max_total_tokens = total_tokens,
-                                                      .read_prefix_cache = spec.read_prefix_cache,
+                                                      .score_prompt = spec.score_prompt,
                                                       .queue_deadline = spec.queue_deadline,
                                                       .salt = std::move(spec.salt),
                                                       .media = std::move(spec.media)});
@@ -107,19 +108,18 @@ void Scheduler::set_paused(SequenceId id, bool paused) {
 void Scheduler::commit(std::span<const int32_t> sampled) {
   SPARROW_CHECK_LT(0, num_planned_);
   size_t next = 0;
-  for (const PlanSlice& slice : plan_.slices) {
+  for (const StepSlice& slice : plan_.slices) {
     Sequence& sequence = *slice.sequence;
-    SPARROW_CHECK_LE(next + slice.num_samples, sampled.size());
-    const std::span<const int32_t> ids = sampled.subspan(next, slice.num_samples);
-    next += slice.num_samples;
+    SPARROW_CHECK_LE(next + slice.num_draws(), sampled.size());
+    const std::span<const int32_t> ids = sampled.subspan(next, slice.num_draws());
+    next += ids.size();
     --sequence.num_planned;
     if (sequence.state == SequenceState::kFinished) {
       if (sequence.num_planned == 0) remove(sequence);
       continue;
     }
-    const int64_t computed = slice.first + slice.num_tokens;
-    sequence.num_computed = std::max(sequence.num_computed, computed);  // the step ahead may have run too
-    publish(sequence, computed);
+    sequence.num_computed = slice.first + slice.num_tokens;
+    publish(sequence);
     if (ids.empty()) continue;
     if (sequence.num_choices > 1) fork(sequence, ids.subspan(1));
     sequence.ids.push_back(ids[0]);
@@ -138,7 +138,7 @@ const Sequence* Scheduler::find(SequenceId id) const {
 WaitReason Scheduler::reason_of(const Sequence& waiting) const {
   if (waiting.paused) return WaitReason::kPaused;
   if (waiting.waits_for != 0) return WaitReason::kSharedPrefix;
-  if (num_choices_running_ + waiting.num_choices > limits_.max_sequences) return WaitReason::kSequences;
+  if (num_choices_running_ + waiting.num_choices > limits_.max_step_sequences) return WaitReason::kSequences;
   return waiting.blocks_missing > 0 ? WaitReason::kBlocks : WaitReason::kTurn;
 }
 
@@ -164,9 +164,9 @@ SchedulerStats Scheduler::stats() const {
   return stats;
 }
 
-void Scheduler::publish(Sequence& sequence, int64_t num_computed) {
+void Scheduler::publish(Sequence& sequence) {
   if (!limits_.prefix_caching) return;
-  const int64_t full = num_computed / kBlockTokens;
+  const int64_t full = sequence.num_computed / kBlockTokens;
   if (full == sequence.num_published) return;
   cache_.extend_digests(content(sequence), full, sequence.digests);
   for (int64_t& block = sequence.num_published; block < full; ++block) {
@@ -194,7 +194,8 @@ void Scheduler::fork(Sequence& sequence, std::span<const int32_t> ids) {
                                                      .state = SequenceState::kRunning,
                                                      .paused = sequence.paused,
                                                      .started = true,
-                                                     .read_prefix_cache = sequence.read_prefix_cache,
+                                                     .score_prompt = sequence.score_prompt,
+                                                     .num_scored = sequence.num_scored,
                                                      .salt = sequence.salt,
                                                      .media = sequence.media,
                                                      .digests = sequence.digests,

@@ -3,7 +3,7 @@
 // and the time it is told, never text, logits or device memory.
 //
 //   add(), finish(), set_paused()  at any time
-//   plan()                         what to run; blocks are there, copies to make first are listed
+//   plan_step()                    what to run; blocks are there, copies to make first are listed
 //   plan_ahead()                   the step after it, while its ids are not known yet
 //   commit()                       the ids that were drawn
 #pragma once
@@ -27,8 +27,8 @@
 namespace sparrow {
 
 struct SchedulerLimits {
-  int max_batch_tokens = 512;  // in one step
-  int max_sequences = 256;     // running at the same time
+  int max_step_tokens = 512;     // in one step
+  int max_step_sequences = 256;  // running at the same time
   int64_t max_model_tokens = 0;
   bool prefix_caching = true;
   int min_chunk = kBlockTokens;  // of a prompt, when several share a step
@@ -39,12 +39,6 @@ struct SchedulerLimits {
 };
 
 Status validate(const SchedulerLimits& limits);
-
-struct WaitingInfo {
-  int64_t queue_position;  // 0: first
-  WaitReason reason;
-  int64_t blocks_missing;
-};
 
 struct SchedulerStats {
   int running = 0, waiting = 0;
@@ -76,14 +70,14 @@ class Scheduler {
   void set_step_tokens(int num_tokens) { step_tokens_ = num_tokens; }
 
   // The next step; valid until commit(), which must follow. No slices: nothing can run now.
-  const StepPlan& plan(SchedulerTime now);
+  const StepPlan& plan_step(SchedulerTime now);
 
   // The step after the one that is planned, valid until that one's commit(): every sequence that does not
   // reach its length there goes on with the id that is being drawn for it, in the same order. nullptr: no
   // such step, because others want to run as well, a prompt is not done or a block is missing.
   const StepPlan* plan_ahead(SchedulerTime now);
 
-  // The older planned step has run. `sampled`: PlanSlice::num_samples ids for each slice, in order; those of
+  // The older planned step has run. `sampled`: StepSlice::num_draws() ids for each slice, in order; those of
   // a sequence that was finished meanwhile are passed over. The caller ends what has reached its end.
   void commit(std::span<const int32_t> sampled);
 
@@ -117,7 +111,7 @@ class Scheduler {
   WaitReason reason_of(const Sequence& waiting) const;
 
   bool others_want_to_run(SchedulerTime now) const;
-  void publish(Sequence& sequence, int64_t num_computed);
+  void publish(Sequence& sequence);
   void fork(Sequence& sequence, std::span<const int32_t> ids);
   void remove(Sequence& sequence);
   void wait(Sequence& sequence);

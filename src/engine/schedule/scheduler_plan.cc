@@ -19,7 +19,7 @@ constexpr int64_t kLeastPromptTokens = 16;
 
 }  // namespace
 
-const StepPlan& Scheduler::plan(SchedulerTime now) {
+const StepPlan& Scheduler::plan_step(SchedulerTime now) {
   SPARROW_CHECK_EQ(num_planned_, 0);
   num_planned_ = 1;
   ++step_;
@@ -116,13 +116,13 @@ void Scheduler::preempt(size_t index) {
 
 void Scheduler::admit() {
   passed_over_.clear();
-  for (size_t i = 0; i < waiting_.size() && plan_.num_tokens < limits_.max_batch_tokens;) {
+  for (size_t i = 0; i < waiting_.size() && plan_.num_tokens < limits_.max_step_tokens;) {
     Sequence& sequence = *waiting_[i].sequence;
     if (waiting_[i].blocked) {
       ++i;
       continue;
     }
-    if (num_choices_running_ + sequence.num_choices > limits_.max_sequences) break;
+    if (num_choices_running_ + sequence.num_choices > limits_.max_step_sequences) break;
     const Start result = start(sequence);
     i = waiting_index(sequence);  // paused ones may have joined the queue
     if (result == Start::kStarted) {
@@ -155,7 +155,7 @@ Scheduler::Start Scheduler::start(Sequence& sequence) {
     return Start::kNoBlocks;
   }
   hit_.clear();
-  if (limits_.prefix_caching && sequence.read_prefix_cache) {
+  if (limits_.prefix_caching && !sequence.score_prompt) {
     cache_.find(content(sequence), sequence.digests, sequence.num_tokens() - 1, hit_);
     if (follow(sequence)) return Start::kFollows;
   }
@@ -223,8 +223,8 @@ void Scheduler::take_blocks(Sequence& sequence, int64_t num_blocks) {
 // so that a short one is soon done, and half to those that have waited longest, so that a long one gets on.
 void Scheduler::plan_prefills() {
   int64_t left =
-      std::clamp<int64_t>(step_tokens_ - plan_.num_tokens, kLeastPromptTokens, limits_.max_batch_tokens);
-  left = std::min<int64_t>(left, limits_.max_batch_tokens - plan_.num_tokens);
+      std::clamp<int64_t>(step_tokens_ - plan_.num_tokens, kLeastPromptTokens, limits_.max_step_tokens);
+  left = std::min<int64_t>(left, limits_.max_step_tokens - plan_.num_tokens);
   // In a short step two prompts have a part: the one that is soonest done and the one that has waited
   // longest.
   const int64_t chunk = std::min<int64_t>(limits_.min_chunk, std::max(left / 2, kLeastPromptTokens));
@@ -257,13 +257,23 @@ void Scheduler::plan_prefills() {
 
 void Scheduler::add_slice(Sequence& sequence, int64_t num_tokens) {
   const int64_t first = sequence.num_computed;
-  SPARROW_CHECK_LE(first + num_tokens, sequence.max_computed_tokens());
-  const bool samples = first + num_tokens == sequence.num_tokens();
-  plan_.slices.push_back({.sequence = &sequence,
-                          .first = first,
-                          .num_tokens = static_cast<int>(num_tokens),
-                          .num_samples = samples ? sequence.num_choices : 0});
-  plan_.num_tokens += static_cast<int>(num_tokens);
+  const int64_t end = first + num_tokens;
+  SPARROW_CHECK_LE(end, sequence.max_computed_tokens());
+  StepSlice& slice = plan_.slices.emplace_back();
+  slice = {.sequence = &sequence, .first = first, .num_tokens = static_cast<int>(num_tokens)};
+  // A row is about the token after it. What is computed again was scored the first time.
+  const int64_t score_first = std::max(first, sequence.num_scored);
+  const int64_t score_end = std::min(end, sequence.num_prompt_tokens - 1);
+  if (sequence.score_prompt && score_first < score_end) {
+    slice.scored = {.first = static_cast<int>(score_first - first),
+                    .count = static_cast<int>(score_end - score_first)};
+    sequence.num_scored = score_end;
+  }
+  if (end == sequence.num_tokens()) {
+    slice.sampled = {.first = slice.num_tokens - 1, .count = 1};
+    slice.draws_per_row = sequence.num_choices;
+  }
+  plan_.num_tokens += slice.num_tokens;
   sequence.last_step = step_;
   ++sequence.num_planned;
 }
@@ -274,7 +284,8 @@ const StepPlan* Scheduler::plan_ahead(SchedulerTime now) {
   ahead_.slices.clear();
   ahead_.copies.clear();
   ahead_.expired.clear();
-  for (const PlanSlice& slice : plan_.slices) {
+  for (size_t i = 0; i < plan_.slices.size(); ++i) {
+    const StepSlice& slice = plan_.slices[i];  // has one draw, like all of them
     Sequence& sequence = *slice.sequence;
     const int64_t position = slice.first + 1;
     if (sequence.state == SequenceState::kFinished || sequence.paused ||
@@ -282,13 +293,17 @@ const StepPlan* Scheduler::plan_ahead(SchedulerTime now) {
       continue;
     // Its last block is its own since the step before. A new one that is not used now will be later.
     if (!sequence.blocks.reserve(position + 1)) return nullptr;
-    ahead_.slices.push_back({.sequence = &sequence, .first = position, .num_tokens = 1, .num_samples = 1});
+    ahead_.slices.push_back({.sequence = &sequence,
+                             .first = position,
+                             .num_tokens = 1,
+                             .sampled = {.first = 0, .count = 1},
+                             .drawn_by = static_cast<int>(i)});
   }
   if (ahead_.slices.empty()) return nullptr;
   num_planned_ = 2;
   ++step_;
   ahead_.num_tokens = static_cast<int>(ahead_.slices.size());
-  for (const PlanSlice& slice : ahead_.slices) {
+  for (const StepSlice& slice : ahead_.slices) {
     slice.sequence->last_step = step_;
     ++slice.sequence->num_planned;
   }
@@ -300,13 +315,13 @@ const StepPlan* Scheduler::plan_ahead(SchedulerTime now) {
 // Whether the step after the planned one may hold anything but its sequences' next tokens.
 bool Scheduler::others_want_to_run(SchedulerTime now) const {
   if (now >= earliest_deadline_) return true;
-  for (const PlanSlice& slice : plan_.slices)
-    if (slice.num_tokens != 1 || slice.num_samples != 1) return true;
+  for (const StepSlice& slice : plan_.slices)
+    if (slice.num_tokens != 1 || slice.num_draws() != 1) return true;
   const auto wants_to_run = [](const Sequence* sequence) {
     return !sequence->paused && sequence->num_planned == 0;
   };
   if (std::any_of(running_.begin(), running_.end(), wants_to_run)) return true;
-  return num_choices_running_ < limits_.max_sequences &&
+  return num_choices_running_ < limits_.max_step_sequences &&
          std::any_of(waiting_.begin(), waiting_.end(), [](const Waiting& w) { return !w.blocked; });
 }
 

@@ -26,7 +26,9 @@ struct SequenceSpec {
   int32_t priority = 0;          // smaller runs first
   std::string salt;              // prefixes are shared among sequences of the same salt only
   std::vector<MediaSpan> media;  // ascending; ids inside such a span do not say what is there
-  bool read_prefix_cache = true;
+  // The probabilities of the prompt's own tokens are wanted: all of them run, none come from the prefix
+  // cache.
+  bool score_prompt = false;
   SchedulerTime queue_deadline = SchedulerTime::max();  // dropped if it has not started by then
   uint64_t owner = 0;                                   // means something to the caller alone
 };
@@ -52,7 +54,8 @@ struct Sequence {
   SequenceState state = SequenceState::kWaiting;
   bool paused = false;   // its reader is too slow: gets no step, and loses its blocks before anybody else
   bool started = false;  // was running once
-  bool read_prefix_cache = true;
+  bool score_prompt = false;
+  int64_t num_scored = 0;  // rows of the prompt that were, from the first on
   SchedulerTime queue_deadline = SchedulerTime::max();
 
   std::string salt;

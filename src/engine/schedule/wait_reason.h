@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// WaitReason: why a sequence does not run. Plain data.
+// WaitReason, WaitingInfo: why a sequence does not run, and how it stands in the queue. Plain data.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@ namespace sparrow {
 
 enum class WaitReason : uint8_t {
   kTurn,          // has not been looked at yet
-  kSequences,     // max_sequences are running
+  kSequences,     // max_step_sequences are running
   kBlocks,        // of the cache
   kSharedPrefix,  // its prefix is being computed by another
   kPaused,        // its reader is slow
@@ -31,5 +31,11 @@ constexpr const char* label_of(WaitReason reason) {
   }
   return "?";
 }
+
+struct WaitingInfo {
+  int64_t queue_position;  // 0: first
+  WaitReason reason;
+  int64_t blocks_missing;
+};
 
 }  // namespace sparrow

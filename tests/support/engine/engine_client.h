@@ -23,10 +23,9 @@ inline EngineModel& yarn_model() {
 
 inline EngineOptions small_options() {
   return {.cache_tokens = 40 * kBlockTokens,
-          .threads = test_threads(),
-          .isa = test_isa(),
-          .max_batch_tokens = 128,
-          .max_sequences = 16};
+          .cpu = {.threads = test_threads(), .isa = test_isa()},
+          .max_step_tokens = 128,
+          .max_step_sequences = 16};
 }
 
 inline std::unique_ptr<Engine> start_engine(const EngineOptions& options = small_options()) {

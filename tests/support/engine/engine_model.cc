@@ -29,16 +29,16 @@ std::vector<int32_t> EngineModel::text(int number, int length) const {
 
 const EngineModel::Greedy& EngineModel::run_alone(const std::vector<int32_t>& prompt, int num_tokens) {
   if (!runner_)
-    runner_ = ModelRunner::create(config_, weights(),
-                                  {.cache_tokens = kMaxTokens,
-                                   .device = device_,
-                                   .threads = test_threads(),
-                                   .isa = test_isa(),
-                                   .gpu = gpu_,
-                                   .max_context = kMaxTokens,
-                                   .max_batch_tokens = kMaxTokens,
-                                   .max_sequences = 1})
-                  .value();
+    runner_ =
+        std::make_unique<SequenceRunner>(create_runner(config_, weights(),
+                                                       {.device = device_,
+                                                        .cache_tokens = kMaxTokens,
+                                                        .cpu = {.threads = test_threads(), .isa = test_isa()},
+                                                        .gpu = gpu_,
+                                                        .max_model_tokens = kMaxTokens,
+                                                        .max_step_tokens = kMaxTokens,
+                                                        .max_step_sequences = 1})
+                                             .value());
   Greedy& output = known_[prompt];
   if (static_cast<int>(output.ids.size()) >= num_tokens) return output;
   output = {};

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "checkpoint/checkpoint.h"
-#include "engine/model_runner.h"
+#include "engine/sequence_runner.h"
 
 namespace sparrow::test {
 
@@ -43,7 +43,7 @@ class EngineModel {
   const GpuOptions gpu_;
   Checkpoint checkpoint_;
   ModelConfig config_;
-  std::unique_ptr<ModelRunner> runner_;
+  std::unique_ptr<SequenceRunner> runner_;
   std::map<std::vector<int32_t>, Greedy> known_;
 };
 

@@ -38,11 +38,12 @@ EqualityScenario::EqualityScenario(EngineModel& model, uint64_t seed) : model_(m
   options_.device = model_.device();
   options_.gpu = model_.gpu();
   options_.cache_tokens = (blocks_for_tokens(longest) + (below(2) ? below(3) : below(20))) * kBlockTokens;
-  options_.threads = test_threads();
-  options_.isa = test_isa();
+  options_.cpu.threads = test_threads();
+  options_.cpu.isa = test_isa();
   options_.bound_steps = false;  // chunks are drawn, not timed
-  options_.max_sequences = std::max(most_choices, 1 + below(8));
-  options_.max_batch_tokens = std::max(options_.max_sequences, pick({5, 33, 64, 127, 128, 129, 200, 512}));
+  options_.max_step_sequences = std::max(most_choices, 1 + below(8));
+  options_.max_step_tokens =
+      std::max(options_.max_step_sequences, pick({5, 33, 64, 127, 128, 129, 200, 512}));
   options_.prefix_caching = below(8) != 0;
   options_.events_per_output = below(3) == 0 ? 1 : 16;
   options_.block_order_seed = random_();
@@ -65,7 +66,7 @@ void EqualityScenario::run(Coverage& coverage, const Hook& hook) {
       Client& client = clients_[i];
       // Nothing could run: slow readers must catch up for anything to go on.
       if (client.stream && (!ran || step % client.reads_every == 0)) read(client);
-      if (client.channel) core->attend(i);
+      if (client.channel) core->on_signal(i);
       left = left || !client.stream || !client.stream->done();
     }
   }
@@ -123,7 +124,7 @@ void EqualityScenario::act(EngineCore& core, size_t i, int step, SchedulerTime n
     core.add(i, client.request, client.channel, now);
   }
   if (client.cancels == step && client.stream) client.stream->cancel();
-  if (client.stream) core.attend(i);
+  if (client.stream) core.on_signal(i);
 }
 
 void EqualityScenario::read(Client& client) {
@@ -140,7 +141,7 @@ void EqualityScenario::compare(const Client& client, Coverage& coverage) {
   const bool cancelled = client.cancels >= 0;
   coverage.hits += client.cached_tokens > 0;
   coverage.hits_inside_a_block += client.cached_tokens % kBlockTokens != 0;
-  coverage.chunked += static_cast<int>(client.prompt.size()) > options_.max_batch_tokens;
+  coverage.chunked += static_cast<int>(client.prompt.size()) > options_.max_step_tokens;
   coverage.cancelled += client.ended[0] == FinishReason::kCancelled;
   coverage.forked += client.request.n > 1;
   if (client.request.sampling.temperature > 0) return;

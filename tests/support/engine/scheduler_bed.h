@@ -46,12 +46,12 @@ struct SchedulerBed {
   }
 
   const StepPlan& plan() {
-    const StepPlan& plan = scheduler.plan(now);
+    const StepPlan& plan = scheduler.plan_step(now);
     tokens.clear();
     num_samples = 0;
-    for (const PlanSlice& slice : plan.slices) {
+    for (const StepSlice& slice : plan.slices) {
       tokens.emplace_back(slice.sequence->id, slice.num_tokens);
-      num_samples += slice.num_samples;
+      num_samples += slice.num_draws();
     }
     copies = plan.copies;
     return plan;

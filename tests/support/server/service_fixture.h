@@ -49,11 +49,10 @@ inline const Tokenizer& shared_tokenizer() {
 class ServiceTest : public testing::Test {
  protected:
   void start(EngineOptions engine_options = {.cache_tokens = kBlocks * kBlockTokens,
-                                             .threads = test_threads(),
-                                             .isa = test_isa(),
+                                             .cpu = {.threads = test_threads(), .isa = test_isa()},
                                              .max_model_tokens = 2048,
-                                             .max_batch_tokens = 256,
-                                             .max_sequences = 64}) {
+                                             .max_step_tokens = 256,
+                                             .max_step_sequences = 64}) {
     engine_ = Engine::create(shared_model().config(), shared_model().weights(), engine_options).value();
     const int64_t context = std::min(engine_->limits().max_tokens, engine_->limits().cache_tokens);
     service_ = std::make_unique<Service>(

@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/cuda/rank.h"
+
+#include <algorithm>
+#include <array>
+
+#include "checkpoint/kv_scales.h"
+#include "device/cuda/check.h"
+
+namespace sparrow {
+namespace {
+
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr size_t kGraphBytes = size_t{512} << 20;  // set aside for what CUDA keeps of captured steps
+constexpr int kMinLogitRows = 256;
+
+// A decode step runs in the smallest graph that holds it. Padding rows cost little, but not nothing: steps of
+// about an eighth.
+constexpr std::array kBatchLadder = {1,   2,   3,   4,   5,   6,   7,   8,   10,  12, 14,
+                                     16,  20,  24,  28,  32,  40,  48,  56,  64,  80, 96,
+                                     112, 128, 160, 192, 224, 256, 320, 384, 448, 512};
+// Longest contexts in blocks: kernels divide their work by what the table could hold.
+constexpr std::array kColumnLadder = {16, 64, 256, 1024, 4096, 16384};
+
+template <size_t N>
+int next_rung(const std::array<int, N>& ladder, int value, int most) {
+  const auto found = std::lower_bound(ladder.begin(), ladder.end(), value);
+  return found == ladder.end() ? most : std::min(*found, most);
+}
+
+}  // namespace
+
+void Rank::enter() const {
+  SPARROW_CUDA(cudaSetDevice(device_.ordinal));
+}
+
+Rank::~Rank() {
+  enter();
+  stream_.synchronize();
+}
+
+Result<int64_t> Rank::num_blocks(const KvCacheShape& one_block) const {
+  size_t free = 0, total = 0;
+  SPARROW_CUDA(cudaMemGetInfo(&free, &total));
+  const double block_bytes = static_cast<double>(one_block.block_bytes());
+  const double used = static_cast<double>(total - free);
+  const double budget = static_cast<double>(total) * options_.gpu.memory_utilization - used -
+                        static_cast<double>(options_.gpu.graphs ? kGraphBytes : 0);
+  const auto fits = static_cast<int64_t>(std::max(budget, 0.0) / block_bytes);
+  const int64_t wanted = options_.cache_tokens > 0 ? blocks_for_tokens(options_.cache_tokens) : fits;
+  if (wanted >= 1 && wanted <= fits) return wanted;
+  if (options_.cache_tokens > 0)
+    return Error{
+        Errc::kInvalidArgument,
+        strf("a cache of {} tokens needs {:.1f} GiB and {:.1f} GiB of {}'s memory are left for it: use a "
+             "smaller cache, or more GPUs",
+             options_.cache_tokens, static_cast<double>(wanted) * block_bytes / kGiB,
+             std::max(budget, 0.0) / kGiB, device_.name)};
+  return Error{
+      Errc::kInvalidArgument,
+      strf("no memory of {} is left for the cache: {:.1f} of {:.1f} GiB are taken and "
+           "--gpu-memory-utilization is {}: raise it, or use more GPUs",
+           device_.name, used / kGiB, static_cast<double>(total) / kGiB, options_.gpu.memory_utilization)};
+}
+
+Result<std::unique_ptr<Rank>> Rank::create(const ModelConfig& config, const Weights& weights,
+                                           const RankOptions& options) {
+  SPARROW_TRY(validate(config, {.size = options.gpu.parallel_size, .rank = options.gpu.rank}));
+  DeviceInfo device = SPARROW_TRY(use_device(options.gpu.ordinal));
+  auto rank = std::unique_ptr<Rank>(new Rank(config, options, std::move(device)));
+  SPARROW_TRY(rank->take_memory(weights));
+  return rank;
+}
+
+Status Rank::take_memory(const Weights& weights) {
+  const GpuOptions& gpu = options_.gpu;
+  const ParallelConfig parallel{.size = gpu.parallel_size, .rank = gpu.rank};
+  weights_ = gpu.dummy_seed ? SPARROW_TRY(dummy_device_weights(config_, parallel, *gpu.dummy_seed))
+                            : SPARROW_TRY(load_device_weights(config_, parallel, weights, gpu.progress));
+
+  max_columns_ = static_cast<int>(blocks_for_tokens(options_.max_context));
+  max_logits_ = std::min(std::max(options_.max_step_sequences, kMinLogitRows), options_.max_step_tokens);
+  model_ = SPARROW_TRY(CudaTextModel::create(config_, weights_,
+                                             {.max_tokens = options_.max_step_tokens,
+                                              .max_sequences = options_.max_step_sequences,
+                                              .max_logits = max_logits_,
+                                              .max_context = options_.max_context,
+                                              .kv_dtype = gpu.kv_dtype,
+                                              .batch_invariant = gpu.batch_invariant}));
+  model_->tune(stream_.get());
+  upload_ =
+      SPARROW_TRY(StepUpload::create(options_.max_step_tokens, options_.max_step_sequences, max_columns_));
+
+  KvCacheShape shape{.num_blocks = 1,
+                     .kv_heads = weights_.kv_heads,
+                     .head_dim = config_.head_dim,
+                     .dtype = gpu.kv_dtype,
+                     .index_dtype = DType::kBF16,
+                     .layer_is_sparse = config_.layer_is_sparse};
+  shape.num_blocks = static_cast<int>(SPARROW_TRY(num_blocks(shape)));
+  if (gpu.kv_dtype != DType::kBF16 && !gpu.dummy_seed)
+    kv_scales_ = kv_scale_table(weights.layers, shape.kv_heads);
+  cache_.emplace(SPARROW_TRY(CudaKvCache::create(shape, kv_scales_)));
+  return Ok{};
+}
+
+EngineInfo Rank::info() const {
+  const KvCacheShape& shape = cache_->shape();
+  std::vector<std::string> warnings;
+  if (options_.gpu.kv_dtype != DType::kBF16 && kv_scales_.empty())
+    warnings.push_back("the checkpoint has no scales for an fp8 cache: 1.0 is used");
+  return {.device = device_.name,
+          .kernels = options_.gpu.batch_invariant ? "sm_90a batch-invariant" : "sm_90a",
+          .threads = 1,
+          .weight_bytes = weights_.memory.bytes(),
+          .workspace_bytes = model_->workspace_bytes() + upload_->device_bytes(),
+          .device_bytes = device_.total_bytes,
+          .cache_bytes = cache_->bytes(),
+          .num_blocks = shape.num_blocks,
+          .cache_tokens = int64_t{shape.num_blocks} * kBlockTokens,
+          .run_ahead = true,
+          .warnings = std::move(warnings)};
+}
+
+void Rank::copy_blocks(std::span<const BlockCopy> copies) {
+  enter();
+  if (!copies.empty()) cache_->copy_blocks(copies, stream_.get());
+}
+
+void Rank::round_up(StepShape& shape) const {
+  shape.decodes = next_rung(kBatchLadder, shape.decodes, options_.max_step_sequences);
+  shape.table_columns = next_rung(kColumnLadder, shape.table_columns, max_columns_);
+  shape.logits = shape.decodes;
+}
+
+const Graph& Rank::graph_of(const StepShape& shape) {
+  Graph& graph = graphs_[{shape.decodes, shape.table_columns}];
+  if (graph.empty()) {
+    const DeviceBatch batch = upload_->describe(shape);
+    // Run once as it is: what is loaded or chosen at a first launch must not be met inside a capture.
+    model_->forward(batch, *cache_, stream_.get());
+    graph = Graph::capture(stream_, [&] { model_->forward(batch, *cache_, stream_.get()); });
+  }
+  return graph;
+}
+
+void Rank::run(const Batch& batch, Capture* capture) {
+  enter();
+  const cudaStream_t stream = stream_.get();
+  wanted_rows_ = batch.logit_rows;
+  first_row_ = 0;
+  StepShape shape = StepUpload::shape_of(batch);
+  replayed_ = options_.gpu.graphs && !capture && shape.prefills == 0 && shape.logits > 0;
+  if (!replayed_) {
+    const DeviceBatch device_batch = upload_->upload(batch, shape, drawn_ids(batch), stream);
+    if (capture)
+      model_->forward_captured(device_batch, *cache_, stream, batch.logit_rows, *capture);
+    else
+      model_->forward(device_batch, *cache_, stream);
+    return;
+  }
+  round_up(shape);
+  Batch all_rows = batch;
+  all_rows.logit_rows.resize(batch.ids.size());
+  for (size_t i = 0; i < all_rows.logit_rows.size(); ++i) all_rows.logit_rows[i] = static_cast<int32_t>(i);
+  upload_->upload(all_rows, shape, drawn_ids(batch), stream);
+  graph_of(shape).launch(stream);
+}
+
+int64_t Rank::window_of(int64_t row) {
+  if (replayed_) return 0;
+  const int64_t window = row / max_logits_ * max_logits_;
+  if (window != first_row_) {
+    const int64_t count = std::min<int64_t>(max_logits_, static_cast<int64_t>(wanted_rows_.size()) - window);
+    model_->compute_logits(static_cast<int>(window), static_cast<int>(count), stream_.get());
+    first_row_ = window;
+  }
+  return window;
+}
+
+template <typename Row, typename Use>
+void Rank::for_each_window(std::span<const Row> rows, const Use& use) {
+  std::vector<Row> part;
+  for (size_t i = 0; i < rows.size(); i += part.size()) {
+    const int64_t window = window_of(rows[i].row);
+    part.clear();
+    for (size_t j = i; j < rows.size(); ++j) {
+      if (!replayed_ && rows[j].row / max_logits_ * max_logits_ != window) break;
+      part.push_back(rows[j]);
+      part.back().row = buffer_row(rows[j].row);
+    }
+    use(part, i + part.size() == rows.size());
+  }
+}
+
+void Rank::start_draws(std::span<const DrawRequest> draws) {
+  enter();
+  std::vector<Draw>& early = early_draws_.emplace_back();
+  if (draws.empty()) sampler_.start(device_logits(), {}, stream_.get());
+  for_each_window(draws, [&](std::span<const DrawRequest> part, bool last) {
+    sampler_.start(device_logits(), part, stream_.get());
+    if (last) return;
+    // The next window takes the place of this one's logits.
+    std::vector<Draw> drawn = sampler_.finish();
+    std::move(drawn.begin(), drawn.end(), std::back_inserter(early));
+  });
+}
+
+std::vector<Draw> Rank::finish_draws() {
+  enter();
+  std::vector<Draw> all = std::move(early_draws_.front());
+  early_draws_.pop_front();
+  std::vector<Draw> drawn = sampler_.finish();
+  std::move(drawn.begin(), drawn.end(), std::back_inserter(all));
+  return all;
+}
+
+std::vector<std::optional<TokenLogprobs>> Rank::score(std::span<const PromptRow> rows) {
+  enter();
+  std::vector<std::optional<TokenLogprobs>> all;
+  for_each_window(rows, [&](std::span<const PromptRow> part, bool) {
+    auto scores = sampler_.score(device_logits(), part, stream_.get());
+    std::move(scores.begin(), scores.end(), std::back_inserter(all));
+  });
+  return all;
+}
+
+Tensor Rank::logits() {
+  enter();
+  const auto rows = static_cast<int64_t>(wanted_rows_.size());
+  const int64_t cols = weights_.vocab_rows;
+  host_logits_.resize(rows * cols);
+  for (int64_t row = 0; row < rows; ++row) {
+    window_of(row);
+    SPARROW_CUDA(cudaMemcpyAsync(host_logits_.data() + row * cols, model_->logits() + buffer_row(row) * cols,
+                                 cols * sizeof(float), cudaMemcpyDeviceToHost, stream_.get()));
+  }
+  stream_.synchronize();
+  return Tensor(host_logits_.data(), DType::kF32, {rows, cols});
+}
+
+}  // namespace sparrow

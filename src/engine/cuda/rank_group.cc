@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// A group of one: every call goes to its rank.
+#include "engine/ranks/rank_group.h"
+
+#include <utility>
+
+#include "device/cuda/device_info.h"
+#include "engine/cuda/rank.h"
+
+namespace sparrow {
+namespace {
+
+class GroupOfOne final : public RankGroup {
+ public:
+  explicit GroupOfOne(std::unique_ptr<Rank> rank) : rank_(std::move(rank)), info_(rank_->info()) {}
+
+  const EngineInfo& info() const override { return info_; }
+  void copy_blocks(std::span<const BlockCopy> copies) override { rank_->copy_blocks(copies); }
+  void run(const Batch& batch, Capture* capture) override { rank_->run(batch, capture); }
+  void start_draws(std::span<const DrawRequest> draws) override { rank_->start_draws(draws); }
+  std::vector<Draw> finish_draws() override { return rank_->finish_draws(); }
+  std::vector<std::optional<TokenLogprobs>> score(std::span<const PromptRow> rows) override {
+    return rank_->score(rows);
+  }
+  Tensor logits() override { return rank_->logits(); }
+  void fill_cache(uint64_t seed) override { rank_->fill_cache(seed); }
+  StepTimes profile(const Batch& batch, int repeats) override { return rank_->profile(batch, repeats); }
+
+ private:
+  std::unique_ptr<Rank> rank_;
+  EngineInfo info_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<RankGroup>> create_rank_group(const ModelConfig& config, const Weights& weights,
+                                                     const RankOptions& options) {
+  auto rank = SPARROW_TRY(Rank::create(config, weights, options));
+  return std::unique_ptr<RankGroup>(std::make_unique<GroupOfOne>(std::move(rank)));
+}
+
+bool has_usable_gpu(int ordinal) {
+  return use_device(ordinal).ok();
+}
+
+}  // namespace sparrow

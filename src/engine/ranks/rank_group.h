@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// RankGroup: the GPUs that run one model together, as one runner. A rank is one GPU with all that it owns;
+// today a group has one. Programs built without CUDA have a create_rank_group() that says so.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/model_runner.h"
+#include "engine/ranks/step_times.h"
+
+namespace sparrow {
+
+// A GPU takes its memory once: for the largest step, and for the cache.
+struct RankOptions {
+  int64_t cache_tokens = 0;  // that the cache can hold, rounded up to blocks; 0: what fits
+  int64_t max_context = 0;   // tokens of the longest sequence
+  int max_step_tokens = 0, max_step_sequences = 0;
+  GpuOptions gpu;
+};
+
+class RankGroup : public ModelRunner {
+ public:
+  // Fills the cache with random numbers, and times a step on it. Its blocks may be any of the cache's.
+  virtual void fill_cache(uint64_t seed) = 0;
+  virtual StepTimes profile(const Batch& batch, int repeats) = 0;
+};
+
+// Config and weights are borrowed. Fails as create_runner() does.
+Result<std::unique_ptr<RankGroup>> create_rank_group(const ModelConfig& config, const Weights& weights,
+                                                     const RankOptions& options);
+
+// Whether there is such a GPU, and the kernels run on it.
+bool has_usable_gpu(int ordinal);
+
+}  // namespace sparrow

@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/schedule/step_batch.h"
+
+#include <algorithm>
+
+#include "base/check.h"
+
+namespace sparrow {
+namespace {
+
+void clear(Batch& batch) {
+  batch.ids.clear();
+  batch.positions.clear();
+  batch.slots.clear();
+  batch.cu_seqlens_q.assign(1, 0);
+  batch.seq_lens.clear();
+  batch.logit_rows.clear();
+  batch.drawn_by.clear();
+  batch.max_blocks = 0;
+}
+
+void append(Batch& batch, const StepSlice& slice) {
+  const Sequence& sequence = *slice.sequence;
+  const bool drawn = slice.drawn_by >= 0;
+  SPARROW_CHECK_LE(slice.first + slice.num_tokens, sequence.num_tokens() + (drawn ? 1 : 0));
+  const int first_row = batch.num_tokens();
+  if (drawn) batch.drawn_by.resize(batch.ids.size(), -1);
+  for (int i = 0; i < slice.num_tokens; ++i) {
+    const int64_t position = slice.first + i;
+    if (drawn) batch.drawn_by.push_back(slice.drawn_by);
+    batch.ids.push_back(drawn ? 0 : sequence.ids[position]);
+    batch.positions.push_back(static_cast<int32_t>(position));
+    batch.slots.push_back(sequence.blocks.slot(position));
+  }
+  for (const RowRange& rows : {slice.scored, slice.sampled})
+    for (int i = 0; i < rows.count; ++i) batch.logit_rows.push_back(first_row + rows.first + i);
+  batch.cu_seqlens_q.push_back(batch.num_tokens());
+  batch.seq_lens.push_back(static_cast<int32_t>(slice.first + slice.num_tokens));
+}
+
+void fill_block_table(Batch& batch, std::span<const StepSlice> slices) {
+  for (const StepSlice& slice : slices)
+    batch.max_blocks = std::max(batch.max_blocks, static_cast<int>(slice.sequence->blocks.blocks().size()));
+  batch.block_table.assign(slices.size() * batch.max_blocks, -1);
+  for (size_t s = 0; s < slices.size(); ++s) {
+    const std::span<const BlockId> blocks = slices[s].sequence->blocks.blocks();
+    std::copy(blocks.begin(), blocks.end(),
+              batch.block_table.begin() + static_cast<int64_t>(s) * batch.max_blocks);
+  }
+}
+
+}  // namespace
+
+void fill_batch(std::span<const StepSlice> slices, Batch& batch) {
+  clear(batch);
+  for (const StepSlice& slice : slices) append(batch, slice);
+  fill_block_table(batch, slices);
+}
+
+}  // namespace sparrow
