@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// From tensors by name to the text model's weights, wherever the tensors lie.
+// From the rows of the table to the text model's weights, wherever the tensors lie.
 #pragma once
 
 #include <cstddef>
 #include <functional>
 #include <memory>
 #include <span>
-#include <string>
 #include <vector>
 
-#include "checkpoint/census.h"
+#include "checkpoint/tensor_row.h"
 #include "checkpoint/weights.h"
+#include "config/config.h"
 
 namespace sparrow {
 
@@ -19,13 +19,13 @@ struct StoredTensor {
   DType dtype;
   std::span<const int64_t> shape;
 };
-// By name: every tensor of expected_tensors() with these names is there, with the right shape.
-using StoredTensors = std::function<StoredTensor(const std::string& name)>;
+// By row: every tensor is there, with the right shape.
+using StoredTensors = std::function<StoredTensor(size_t row)>;
 
 using TensorCopies = std::vector<std::unique_ptr<std::byte[]>>;
 
 // Views of what is stored; `copies` gets the tensors that could not be used where they lie.
-Weights bind_weights(const ModelConfig& config, const NameScheme& names, const StoredTensors& stored,
+Weights bind_weights(const ModelConfig& config, std::span<const TensorRow> rows, const StoredTensors& stored,
                      TensorCopies& copies);
 
 }  // namespace sparrow

@@ -17,8 +17,8 @@
 #include "base/math.h"
 #include "base/threads/thread_pool.h"
 #include "checkpoint/bind_weights.h"
-#include "checkpoint/census.h"
 #include "checkpoint/kv_scales.h"
+#include "checkpoint/tensor_table.h"
 
 namespace sparrow {
 namespace {
@@ -106,19 +106,6 @@ Result<Shards> open_shards(const std::filesystem::path& dir) {
   return shards;
 }
 
-NameScheme detect_names(const ModelConfig& config, const FoundTensors& tensors) {
-  NameScheme names;
-  if (!tensors.contains("language_model.model.embed_tokens.weight") &&
-      tensors.contains("model.embed_tokens.weight"))
-    names.text_prefix = "";
-  for (int i = 0; i < config.num_layers; ++i) {
-    if (config.layer_is_moe[static_cast<size_t>(i)]) continue;
-    if (tensors.contains(strf("{}model.layers.{}.block_sparse_moe.gate_proj.weight", names.text_prefix, i)))
-      names.dense_mlp = "block_sparse_moe";
-  }
-  return names;
-}
-
 bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kBF16;
 }
@@ -145,11 +132,12 @@ class Complaints {
   std::vector<std::string> all_;
 };
 
-Status take_census(const std::filesystem::path& dir, const std::vector<TensorSpec>& specs,
+Status take_census(const std::filesystem::path& dir, const std::vector<TensorRow>& rows,
                    const FoundTensors& tensors) {
   Complaints missing("missing"), mismatched("of another shape or type"), unexpected("unexpected");
   std::set<std::string_view> expected;
-  for (const TensorSpec& spec : specs) {
+  for (const TensorRow& row : rows) {
+    const TensorSpec& spec = row.spec;
     expected.insert(spec.name);
     const auto found = tensors.find(spec.name);
     if (found == tensors.end()) {
@@ -163,10 +151,8 @@ Status take_census(const std::filesystem::path& dir, const std::vector<TensorSpe
       mismatched.add(strf("{} is {} {} and not {} {}", spec.name, entry.dtype_name, shape_string(entry.shape),
                           name_of(spec.dtype), shape_string(spec.shape)));
   }
-  // Heads that predict further tokens are not part of the model that is computed here.
   for (const auto& [name, found] : tensors)
-    if (!expected.contains(name) && name.find(".mtp.") == std::string::npos && !is_attention_scale(name))
-      unexpected.add(name);
+    if (!expected.contains(name) && !is_optional_tensor(name)) unexpected.add(name);
   if (missing.empty() && mismatched.empty() && unexpected.empty()) return Ok{};
   return corrupt(strf("the tensors of {} do not match its config.json{}{}{}", quoted(dir), missing.text(),
                       mismatched.text(), unexpected.text()));
@@ -230,15 +216,15 @@ Status check_scales(ThreadPool& pool, const std::vector<const TensorSpec*>& scal
                       at / spec.shape[1], at % spec.shape[1], spec.name));
 }
 
-Status read_through(const Shards& shards, const std::vector<TensorSpec>& specs,
+Status read_through(const Shards& shards, const std::vector<TensorRow>& rows,
                     const CheckpointOptions& options) {
   size_t file_bytes = 0, scale_bytes = 0;
   for (const SafetensorsFile& file : shards.files) file_bytes += file.mapping().bytes().size();
   std::vector<const TensorSpec*> scales;
-  for (const TensorSpec& spec : specs) {
-    if (spec.dtype != DType::kU8) continue;
-    scales.push_back(&spec);
-    scale_bytes += spec.bytes();
+  for (const TensorRow& row : rows) {
+    if (row.piece != TensorPiece::kScales) continue;
+    scales.push_back(&row.spec);
+    scale_bytes += row.spec.bytes();
   }
   // Beyond the size of the memory, each page read would push out another one.
   const size_t memory_bytes =
@@ -263,8 +249,7 @@ Status read_kv_scales(const NameScheme& names, const FoundTensors& tensors, Weig
     return value;
   };
   for (size_t i = 0; i < weights.layers.size(); ++i)
-    weights.layers[i].kv_scales =
-        SPARROW_TRY(find_kv_scales(strf("{}model.layers.{}.", names.text_prefix, i), scalar));
+    weights.layers[i].kv_scales = SPARROW_TRY(find_kv_scales(static_cast<int>(i), names, scalar));
   return Ok{};
 }
 
@@ -274,20 +259,21 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& dir, const Chec
   Checkpoint checkpoint;
   checkpoint.config_ = SPARROW_TRY(load_config(dir, options.overrides));
   Shards shards = SPARROW_TRY(open_shards(dir));
-  const NameScheme names = detect_names(checkpoint.config_, shards.tensors);
-  const std::vector<TensorSpec> specs = expected_tensors(checkpoint.config_, names);
-  SPARROW_TRY(take_census(dir, specs, shards.tensors));
-  SPARROW_TRY(read_through(shards, specs, options));
+  const NameScheme names = detect_names(
+      checkpoint.config_, [&](const std::string& name) { return shards.tensors.contains(name); });
+  const std::vector<TensorRow> rows = tensor_table(checkpoint.config_, names);
+  SPARROW_TRY(take_census(dir, rows, shards.tensors));
+  SPARROW_TRY(read_through(shards, rows, options));
 
-  const auto stored = [&](const std::string& name) -> StoredTensor {
-    const Found& found = shards.tensors.at(name);
+  const auto stored = [&](size_t row) -> StoredTensor {
+    const Found& found = shards.tensors.at(rows[row].spec.name);
     return {found.bytes(), *found.entry->dtype, found.entry->shape};
   };
-  checkpoint.weights_ = bind_weights(checkpoint.config_, names, stored, checkpoint.copies_);
+  checkpoint.weights_ = bind_weights(checkpoint.config_, rows, stored, checkpoint.copies_);
   SPARROW_TRY(read_kv_scales(names, shards.tensors, checkpoint.weights_));
-  checkpoint.num_tensors_ = specs.size();
-  for (const TensorSpec& spec : specs)
-    checkpoint.weight_bytes_ += shards.tensors.at(spec.name).bytes().size();
+  checkpoint.num_tensors_ = rows.size();
+  for (const TensorRow& row : rows)
+    checkpoint.weight_bytes_ += shards.tensors.at(row.spec.name).bytes().size();
   checkpoint.files_ = std::move(shards.files);
   return checkpoint;
 }

@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <unordered_map>
 
 #include "base/math.h"
 #include "base/threads/thread_pool.h"
 #include "checkpoint/bind_weights.h"
-#include "checkpoint/census.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/random/random_tensor.h"
+#include "checkpoint/tensor_table.h"
 
 namespace sparrow {
 namespace {
@@ -26,22 +25,23 @@ struct Chunk {
   int64_t first, count;
 };
 
-void fill(const std::vector<TensorSpec>& specs, const std::vector<size_t>& offsets, const ModelConfig& config,
+void fill(const std::vector<TensorRow>& rows, const std::vector<size_t>& offsets, const ModelConfig& config,
           uint64_t seed, const ProgressFn& progress, std::byte* memory) {
   std::vector<RandomTensor> tensors;
   std::vector<Chunk> chunks;
   size_t total = 0;
-  for (size_t i = 0; i < specs.size(); ++i) {
-    tensors.emplace_back(specs[i], config, seed);
-    total += specs[i].bytes();
-    for (int64_t first = 0; first < specs[i].numel(); first += kChunkElements)
-      chunks.push_back({i, first, std::min(kChunkElements, specs[i].numel() - first)});
+  for (size_t i = 0; i < rows.size(); ++i) {
+    tensors.emplace_back(rows[i], config, seed);
+    total += rows[i].spec.bytes();
+    const int64_t numel = rows[i].spec.numel();
+    for (int64_t first = 0; first < numel; first += kChunkElements)
+      chunks.push_back({i, first, std::min(kChunkElements, numel - first)});
   }
   std::atomic<size_t> done{0};
   ThreadPool pool(ThreadPool::default_size());
   pool.parallel_for(static_cast<int64_t>(chunks.size()), [&](int64_t i, int worker) {
     const Chunk& chunk = chunks[static_cast<size_t>(i)];
-    const size_t element = size_of(specs[chunk.tensor].dtype);
+    const size_t element = size_of(rows[chunk.tensor].spec.dtype);
     tensors[chunk.tensor].fill(chunk.first, chunk.count,
                                memory + offsets[chunk.tensor] + static_cast<size_t>(chunk.first) * element);
     const size_t bytes = static_cast<size_t>(chunk.count) * element;
@@ -64,15 +64,13 @@ Result<Checkpoint> Checkpoint::random(const std::filesystem::path& dir, uint64_t
                                       const CheckpointOptions& options) {
   Checkpoint checkpoint;
   checkpoint.config_ = SPARROW_TRY(load_config(dir, options.overrides));
-  const std::vector<TensorSpec> specs = expected_tensors(checkpoint.config_);
+  const std::vector<TensorRow> rows = tensor_table(checkpoint.config_);
   std::vector<size_t> offsets;
-  std::unordered_map<std::string, size_t> by_name;
   size_t total = 0;
-  for (size_t i = 0; i < specs.size(); ++i) {
-    by_name.emplace(specs[i].name, i);
+  for (const TensorRow& row : rows) {
     offsets.push_back(total);
-    total += round_up(specs[i].bytes(), kAlign);
-    checkpoint.weight_bytes_ += specs[i].bytes();
+    total += round_up(row.spec.bytes(), kAlign);
+    checkpoint.weight_bytes_ += row.spec.bytes();
   }
   const auto memory =
       static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
@@ -84,14 +82,14 @@ Result<Checkpoint> Checkpoint::random(const std::filesystem::path& dir, uint64_t
              quoted(dir), static_cast<double>(total) / kGiB, memory / kGiB)};
   checkpoint.copies_.push_back(std::make_unique_for_overwrite<std::byte[]>(total));
   const std::byte* const base = checkpoint.copies_.front().get();
-  fill(specs, offsets, checkpoint.config_, seed, options.progress, checkpoint.copies_.front().get());
+  fill(rows, offsets, checkpoint.config_, seed, options.progress, checkpoint.copies_.front().get());
 
-  const auto stored = [&](const std::string& name) -> StoredTensor {
-    const size_t i = by_name.at(name);
-    return {{base + offsets[i], specs[i].bytes()}, specs[i].dtype, specs[i].shape};
+  const auto stored = [&](size_t row) -> StoredTensor {
+    const TensorSpec& spec = rows[row].spec;
+    return {{base + offsets[row], spec.bytes()}, spec.dtype, spec.shape};
   };
-  checkpoint.weights_ = bind_weights(checkpoint.config_, {}, stored, checkpoint.copies_);
-  checkpoint.num_tensors_ = specs.size();
+  checkpoint.weights_ = bind_weights(checkpoint.config_, rows, stored, checkpoint.copies_);
+  checkpoint.num_tensors_ = rows.size();
   return checkpoint;
 }
 

@@ -2,30 +2,18 @@
 #include "checkpoint/kv_scales.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 namespace sparrow {
 namespace {
 
-// Behind "self_attn."; the first that is there counts.
-constexpr std::array<std::string_view, 5> kKNames = {"attn.k_scale", "k_proj.k_scale", "qkv_proj.k_scale",
-                                                     "k_scale", "kv_scale"};
-constexpr std::array<std::string_view, 5> kVNames = {"attn.v_scale", "v_proj.v_scale", "qkv_proj.v_scale",
-                                                     "v_scale", "kv_scale"};
-constexpr std::array<std::string_view, 4> kQNames = {"attn.q_scale", "q_proj.q_scale", "qkv_proj.q_scale",
-                                                     "q_scale"};
-constexpr std::string_view kAttention = "self_attn.";
-
-Result<std::optional<float>> find_scale(const std::string& prefix, std::span<const std::string_view> names,
-                                        const ScalarTensors& scalars) {
-  for (const std::string_view name : names) {
-    const std::string whole = strf("{}{}", prefix, name);
-    const std::optional<float> scale = scalars(whole);
+Result<std::optional<float>> find_scale(const std::vector<std::string>& names, const ScalarTensors& scalars) {
+  for (const std::string& name : names) {
+    const std::optional<float> scale = scalars(name);
     if (!scale) continue;
     if (!std::isfinite(*scale) || *scale <= 0)
       return Error{Errc::kCorrupt,
-                   strf("tensor {} is {}; the scale of a cache is a positive number", whole, *scale)};
+                   strf("tensor {} is {}; the scale of a cache is a positive number", name, *scale)};
     return scale;
   }
   return std::optional<float>();
@@ -33,21 +21,11 @@ Result<std::optional<float>> find_scale(const std::string& prefix, std::span<con
 
 }  // namespace
 
-bool is_attention_scale(std::string_view tensor_name) {
-  const size_t at = tensor_name.find(kAttention);
-  if (at == std::string_view::npos) return false;
-  const std::string_view rest = tensor_name.substr(at + kAttention.size());
-  const auto is_among = [&](const auto& names) {
-    return std::find(names.begin(), names.end(), rest) != names.end();
-  };
-  return is_among(kKNames) || is_among(kVNames) || is_among(kQNames);
-}
-
-Result<std::optional<KvScales>> find_kv_scales(const std::string& layer_prefix,
+Result<std::optional<KvScales>> find_kv_scales(int layer, const NameScheme& names,
                                                const ScalarTensors& scalars) {
-  const std::string prefix = strf("{}{}", layer_prefix, kAttention);
-  const std::optional<float> k = SPARROW_TRY(find_scale(prefix, kKNames, scalars));
-  const std::optional<float> v = SPARROW_TRY(find_scale(prefix, kVNames, scalars));
+  const auto find = [&](TensorRole role) { return find_scale(kv_scale_names(role, layer, names), scalars); };
+  const std::optional<float> k = SPARROW_TRY(find(TensorRole::kK));
+  const std::optional<float> v = SPARROW_TRY(find(TensorRole::kV));
   if (!k && !v) return std::optional<KvScales>();
   return std::optional(KvScales{k.value_or(v.value_or(1)), v.value_or(k.value_or(1))});
 }

@@ -7,23 +7,20 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/result.h"
+#include "checkpoint/tensor_table.h"
 #include "checkpoint/weights.h"
 
 namespace sparrow {
 
-// Whether a tensor of this name is such a scale (or that of the queries, which nothing here rounds to fp8).
-bool is_attention_scale(std::string_view tensor_name);
-
 // The number that a tensor of one element holds; nullopt: there is no such tensor.
 using ScalarTensors = std::function<std::optional<float>(const std::string& name)>;
 
-// Of one layer, whose names start with `layer_prefix`. One of the pair alone counts for both. Error: a scale
-// that is not a positive number.
-Result<std::optional<KvScales>> find_kv_scales(const std::string& layer_prefix, const ScalarTensors& scalars);
+// Of one layer. One of the pair alone counts for both. Error: a scale that is not a positive number.
+Result<std::optional<KvScales>> find_kv_scales(int layer, const NameScheme& names,
+                                               const ScalarTensors& scalars);
 
 // [layers, kv_heads, 2 (K, V)] as a cache takes them; empty where no layer has any.
 std::vector<float> kv_scale_table(std::span<const LayerWeights> layers, int kv_heads);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/tensor.h"
+#include "checkpoint/tensor_row.h"
 #include "ops/ops.h"
 
 namespace sparrow {
@@ -35,8 +36,15 @@ struct LayerWeights {
 struct Weights {
   Tensor embed;  // [vocab_size, hidden_size]
   Tensor final_norm;
-  ops::Weight lm_head;
+  ops::Weight head;  // [vocab_size, hidden_size]
   std::vector<LayerWeights> layers;
 };
+
+// The view of a role's values, scales or bias; layer and expert are -1 where the role has none. nullptr: the
+// text model has no such tensor.
+Tensor* find_tensor(Weights& weights, TensorRole role, TensorPiece piece, int layer, int expert);
+
+// Both views of a matrix, or a vector's one.
+ops::Weight find_weight(const Weights& weights, TensorRole role, int layer, int expert);
 
 }  // namespace sparrow

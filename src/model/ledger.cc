@@ -4,47 +4,29 @@
 #include <algorithm>
 #include <array>
 
-#include "checkpoint/census.h"
+#include "checkpoint/tensor_table.h"
 
 namespace sparrow {
 namespace {
 
-struct Part {
-  std::string_view name;
-  std::array<std::string_view, 3>
-      marks;  // a tensor belongs to the first part that has one of them in its name
+// By LedgerPart.
+constexpr std::array<std::string_view, kNumLedgerParts> kPartNames = {
+    "vision",        "routed experts",   "shared experts",     "embeddings",
+    "router, norms", "attention, index", "dense feed-forward",
 };
-
-constexpr std::array kParts = {
-    Part{"vision", {"vision_tower.", "multi_modal_projector.", "patch_merge_mlp."}},
-    Part{"routed experts", {".experts."}},
-    Part{"shared experts", {".shared_experts."}},
-    Part{"embeddings", {"embed_tokens.", "lm_head."}},
-    Part{"router, norms", {"norm", "e_score_correction_bias", "block_sparse_moe.gate.weight"}},
-    Part{"attention, index", {"self_attn."}},
-    Part{"dense feed-forward", {"mlp."}},
-};
-
-size_t part_of(std::string_view name) {
-  for (size_t i = 0; i < kParts.size(); ++i)
-    for (const std::string_view mark : kParts[i].marks)
-      if (!mark.empty() && name.find(mark) != std::string_view::npos) return i;
-  SPARROW_CHECK(false);
-  return 0;
-}
 
 }  // namespace
 
 Ledger make_ledger(const ModelConfig& config, const ParallelConfig& parallel, DType kv_dtype,
                    DType index_dtype, bool vision) {
-  std::array<int64_t, kParts.size()> bytes{};
-  for (const TensorSpec& spec : expected_tensors(config))
-    bytes[part_of(spec.name)] += shard_bytes(config, parallel, spec);
-  if (!vision) bytes[0] = 0;
+  std::array<int64_t, kNumLedgerParts> bytes{};
+  for (const TensorRow& row : tensor_table(config))
+    if (vision || row.part != LedgerPart::kVision)
+      bytes[static_cast<size_t>(row.part)] += shard_bytes(config, parallel, row);
 
   Ledger ledger;
-  for (size_t i = 0; i < kParts.size(); ++i) {
-    if (bytes[i] > 0) ledger.weights.push_back({kParts[i].name, bytes[i]});
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    if (bytes[i] > 0) ledger.weights.push_back({kPartNames[i], bytes[i]});
     ledger.weight_bytes += bytes[i];
   }
   std::sort(ledger.weights.begin(), ledger.weights.end(),

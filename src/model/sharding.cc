@@ -2,37 +2,11 @@
 #include "model/sharding.h"
 
 #include <algorithm>
-#include <array>
 
 namespace sparrow {
 namespace {
 
-enum class Cut { kReplicated, kRows, kColumns, kKvHeads };
-
-struct CutRule {
-  std::string_view part;  // of the tensor's name, between dots
-  Cut cut;
-};
-
-// By the module that a tensor belongs to; everything else (norms, router, index key, vision) is replicated.
-constexpr std::array kTextCuts = {
-    CutRule{".q_proj.", Cut::kRows},       CutRule{".k_proj.", Cut::kKvHeads},
-    CutRule{".v_proj.", Cut::kKvHeads},    CutRule{".index_q_proj.", Cut::kKvHeads},
-    CutRule{".o_proj.", Cut::kColumns},    CutRule{".gate_proj.", Cut::kRows},
-    CutRule{".up_proj.", Cut::kRows},      CutRule{".down_proj.", Cut::kColumns},
-    CutRule{".w1.", Cut::kRows},           CutRule{".w3.", Cut::kRows},
-    CutRule{".w2.", Cut::kColumns},        CutRule{".embed_tokens.", Cut::kRows},
-    CutRule{"lm_head.weight", Cut::kRows},
-};
-
-Cut cut_of(std::string_view name) {
-  if (name.starts_with("vision_tower.")) return Cut::kReplicated;
-  for (const CutRule& rule : kTextCuts)
-    if (name.find(rule.part) != std::string_view::npos) return rule.cut;
-  return Cut::kReplicated;
-}
-
-Status check_divides(std::string_view field, int64_t value, int size) {
+Status check_divides(std::string_view field, int64_t value, int64_t size) {
   if (value % size == 0) return Ok{};
   return Error{Errc::kInvalidArgument, strf("{} {} cannot be split over {} ranks", field, value, size),
                std::string(field)};
@@ -50,8 +24,8 @@ Status validate(const ModelConfig& config, const ParallelConfig& parallel) {
                  strf("num_key_value_heads {} can be neither split nor replicated over {} ranks",
                       config.num_kv_heads, size)};
   SPARROW_TRY(check_divides("vocab_size", config.vocab_size, size));
-  // Quantised weights have one scale for 32 channels, and a rank's columns must be whole groups.
-  const int group = config.quant == QuantFormat::kNone ? 1 : 32;
+  // Quantised weights have one scale for a group of channels, and a rank's columns must be whole groups.
+  const int64_t group = config.quant == QuantFormat::kNone ? 1 : kScaleGroup;
   SPARROW_TRY(check_divides("intermediate_size", config.expert_intermediate_size, size * group));
   SPARROW_TRY(check_divides("dense_intermediate_size", config.dense_intermediate_size, size * group));
   return check_divides("shared_intermediate_size", config.shared_intermediate_size, size * group);
@@ -65,30 +39,31 @@ int first_kv_head(const ModelConfig& config, const ParallelConfig& parallel) {
   return static_cast<int>(int64_t{parallel.rank} * config.num_kv_heads / parallel.size);
 }
 
-ShardRange shard_of(const ModelConfig& config, const ParallelConfig& parallel, const TensorSpec& spec) {
+ShardRange shard_of(const ModelConfig& config, const ParallelConfig& parallel, const TensorRow& row) {
+  const std::vector<int64_t>& shape = row.spec.shape;
   const auto split = [&](int axis) {
-    const int64_t part = spec.shape[static_cast<size_t>(axis)] / parallel.size;
+    const int64_t part = shape[static_cast<size_t>(axis)] / parallel.size;
     return ShardRange{axis, part * parallel.rank, part * (parallel.rank + 1)};
   };
-  switch (cut_of(spec.name)) {
-    case Cut::kReplicated:
-      return {0, 0, spec.shape[0]};
-    case Cut::kRows:
+  switch (row.cut) {
+    case TensorCut::kWhole:
+      return {0, 0, shape[0]};
+    case TensorCut::kRows:
       return split(0);
-    case Cut::kColumns:
+    case TensorCut::kColumns:
       return split(1);
-    case Cut::kKvHeads:
+    case TensorCut::kKvHeads:
       break;
   }
-  const int64_t head_rows = spec.shape[0] / config.num_kv_heads;
+  const int64_t head_rows = shape[0] / config.num_kv_heads;
   const int64_t begin = first_kv_head(config, parallel) * head_rows;
   return {0, begin, begin + kv_heads_per_rank(config, parallel.size) * head_rows};
 }
 
-int64_t shard_bytes(const ModelConfig& config, const ParallelConfig& parallel, const TensorSpec& spec) {
-  const ShardRange range = shard_of(config, parallel, spec);
-  const int64_t extent = spec.shape[static_cast<size_t>(range.axis)];
-  return static_cast<int64_t>(spec.bytes()) / extent * (range.end - range.begin);
+int64_t shard_bytes(const ModelConfig& config, const ParallelConfig& parallel, const TensorRow& row) {
+  const ShardRange range = shard_of(config, parallel, row);
+  const int64_t extent = row.spec.shape[static_cast<size_t>(range.axis)];
+  return static_cast<int64_t>(row.spec.bytes()) / extent * (range.end - range.begin);
 }
 
 }  // namespace sparrow

@@ -5,10 +5,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string_view>
 
 #include "base/result.h"
-#include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_row.h"
 #include "config/config.h"
 
 namespace sparrow {
@@ -31,10 +30,10 @@ struct ShardRange {
   int64_t begin = 0, end = 0;
 };
 
-// `spec` comes from expected_tensors() of the same configuration, and `parallel` has been validated.
-ShardRange shard_of(const ModelConfig& config, const ParallelConfig& parallel, const TensorSpec& spec);
+// `row` comes from the table of the same configuration, and `parallel` has been validated.
+ShardRange shard_of(const ModelConfig& config, const ParallelConfig& parallel, const TensorRow& row);
 
 // Bytes of that part.
-int64_t shard_bytes(const ModelConfig& config, const ParallelConfig& parallel, const TensorSpec& spec);
+int64_t shard_bytes(const ModelConfig& config, const ParallelConfig& parallel, const TensorRow& row);
 
 }  // namespace sparrow

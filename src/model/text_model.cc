@@ -127,7 +127,7 @@ void TextModel::forward(Exec& exec, const Batch& batch, const KvCache& cache, co
     std::memcpy(rows.rows_at(i, 1).data, act.residual.rows_at(batch.logit_rows[i], 1).data, row_bytes);
   ops::rms_norm(exec, rows, weights_.final_norm, config_.rms_norm_eps, normed);
   for (int32_t i = 0; i < wanted; ++i) capture_hidden(capture, config_.num_layers, normed, std::array{i});
-  ops::linear(exec, normed, std::array{ops::Projection{&weights_.lm_head, logits}});
+  ops::linear(exec, normed, std::array{ops::Projection{&weights_.head, logits}});
 }
 
 void TextModel::project_heads(Exec& exec, const Batch& batch, const KvCache& cache, int layer,

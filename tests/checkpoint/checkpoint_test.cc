@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "base/files/mapped_file.h"
-#include "checkpoint/census.h"
 #include "checkpoint/random/synthetic.h"
+#include "checkpoint/tensor_table.h"
 #include "support/m3_config.h"
 #include "support/temp_dir.h"
 
@@ -107,12 +107,12 @@ TEST(Checkpoint, ShardsOpenWithEveryTensorBound) {
   EXPECT_GT(total, 0u);
   EXPECT_EQ(done, total);
   size_t bytes = 0;
-  for (const TensorSpec& spec : expected_tensors(checkpoint.config())) bytes += spec.bytes();
+  for (const TensorRow& row : tensor_table(checkpoint.config())) bytes += row.spec.bytes();
   EXPECT_EQ(checkpoint.weight_bytes(), bytes);
 
   const Weights& weights = checkpoint.weights();
   EXPECT_EQ(shape_string(weights.embed), "[512, 128]");
-  EXPECT_EQ(shape_string(weights.lm_head.values), "[512, 128]");
+  EXPECT_EQ(shape_string(weights.head.values), "[512, 128]");
   ASSERT_EQ(weights.layers.size(), 3u);
   EXPECT_EQ(shape_string(weights.layers[0].mlp.gate.values), "[384, 128]");
   EXPECT_TRUE(weights.layers[0].router.values.empty());
@@ -149,7 +149,7 @@ TEST(Checkpoint, ViewsHoldTheStoredValues) {
   EXPECT_TRUE(holds(layer.v.values, kLayer1 + "self_attn.v_proj.weight"));
   EXPECT_TRUE(holds(layer.index_k_norm, kLayer1 + "self_attn.index_k_norm.weight"));
   EXPECT_TRUE(holds(layer.post_attention_norm, kLayer1 + "post_attention_layernorm.weight"));
-  EXPECT_TRUE(holds(checkpoint->weights().lm_head.values, "language_model.lm_head.weight"));
+  EXPECT_TRUE(holds(checkpoint->weights().head.values, "language_model.lm_head.weight"));
   EXPECT_TRUE(holds(checkpoint->weights().final_norm, "language_model.model.norm.weight"));
 }
 
@@ -164,7 +164,7 @@ TEST(Checkpoint, QuantisedWeightsComeWithTheirScales) {
   EXPECT_EQ(shape_string(layer.experts[0].down.scales), "[128, 2]");
   EXPECT_EQ(layer.router.values.dtype, DType::kF32);
   EXPECT_TRUE(layer.router.scales.empty());
-  EXPECT_EQ(checkpoint->weights().lm_head.values.dtype, DType::kBF16);
+  EXPECT_EQ(checkpoint->weights().head.values.dtype, DType::kBF16);
 }
 
 TEST(Checkpoint, GoldenCheckpointsWithTheirOwnSpellingOpen) {

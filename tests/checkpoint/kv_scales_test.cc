@@ -23,10 +23,11 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 std::optional<KvScales> found(const std::map<std::string, float>& scalars) {
-  const auto scales = find_kv_scales("model.layers.0.", [&](const std::string& name) -> std::optional<float> {
-    const auto at = scalars.find(name);
-    return at == scalars.end() ? std::nullopt : std::optional(at->second);
-  });
+  const auto scales =
+      find_kv_scales(0, {.text_only = true}, [&](const std::string& name) -> std::optional<float> {
+        const auto at = scalars.find(name);
+        return at == scalars.end() ? std::nullopt : std::optional(at->second);
+      });
   EXPECT_TRUE(scales.ok());
   return scales.value();
 }
@@ -40,7 +41,7 @@ TEST(KvScales, GoByEveryNameThatIsInUse) {
     ASSERT_TRUE(scales.has_value()) << k;
     EXPECT_EQ(scales->k, 0.5f);
     EXPECT_EQ(scales->v, 0.25f);
-    EXPECT_TRUE(is_attention_scale(name(k)) && is_attention_scale(name(v)));
+    EXPECT_TRUE(is_optional_tensor(name(k)) && is_optional_tensor(name(v)));
   }
 }
 
@@ -52,8 +53,8 @@ TEST(KvScales, OneAloneCountsForBoth) {
 }
 
 TEST(KvScales, OtherScalesAreNotTakenForThem) {
-  EXPECT_FALSE(is_attention_scale("model.layers.0.self_attn.k_proj.weight_scale_inv"));
-  EXPECT_FALSE(is_attention_scale("model.layers.0.mlp.k_scale"));
+  EXPECT_FALSE(is_optional_tensor("model.layers.0.self_attn.k_proj.weight_scale_inv"));
+  EXPECT_FALSE(is_optional_tensor("model.layers.0.mlp.k_scale"));
 }
 
 // A synthetic checkpoint with one more file that holds a scale for its last layer.

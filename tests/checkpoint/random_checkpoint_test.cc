@@ -9,6 +9,7 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/random/random_tensor.h"
 #include "checkpoint/random/synthetic.h"
+#include "checkpoint/tensor_table.h"
 #include "support/m3_config.h"
 #include "support/temp_dir.h"
 
@@ -69,10 +70,29 @@ TEST(RandomCheckpoint, TensorsMadeInPiecesAreThoseMadeWhole) {
   const auto random = Checkpoint::random(
       dir.path(), 9, {.overrides = strf("{{\"text_config\": {{\"vocab_size\": {}}}}}", kVocab)});
   ASSERT_TRUE(random.ok()) << random.error().message;
-  const TensorSpec spec{"language_model.model.embed_tokens.weight", DType::kBF16, {kVocab, 128}};
+  const TensorRow embed = tensor_table(random->config()).front();
+  const TensorSpec& spec = embed.spec;
   std::vector<BFloat16> whole(static_cast<size_t>(spec.numel()));
-  RandomTensor(spec, random->config(), 9).fill(0, spec.numel(), reinterpret_cast<std::byte*>(whole.data()));
+  RandomTensor(embed, random->config(), 9).fill(0, spec.numel(), reinterpret_cast<std::byte*>(whole.data()));
   EXPECT_EQ(std::memcmp(random->weights().embed.data, whole.data(), spec.bytes()), 0);
+}
+
+// Whoever kept a random model's answers must find them again: every element of every tensor, text and vision.
+TEST(RandomCheckpoint, TheSameSeedGivesTheBytesItAlwaysGave) {
+  const auto hash_of = [](DType dtype) {
+    const SyntheticConfig texts = synthetic_config("tiny", dtype).value();
+    const ModelConfig config = parse_config(texts.config_json, texts.generation_config_json).value();
+    uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
+    for (const TensorRow& row : tensor_table(config)) {
+      std::vector<std::byte> bytes(row.spec.bytes());
+      RandomTensor(row, config, /*seed=*/3).fill(0, row.spec.numel(), bytes.data());
+      for (const std::byte b : bytes) hash = (hash ^ static_cast<uint64_t>(b)) * 0x100000001b3u;
+    }
+    return hash;
+  };
+  EXPECT_EQ(hash_of(DType::kBF16), 0x1772282174f41cebu);
+  EXPECT_EQ(hash_of(DType::kF32), 0x47629c1889b87a7cu);
+  EXPECT_EQ(hash_of(DType::kF8E4M3), 0x76a70c4290a413b4u);
 }
 
 TEST(RandomCheckpoint, ReportsProgressUpToTheEnd) {

@@ -9,8 +9,8 @@
 #include <string>
 
 #include "base/files/mapped_file.h"
-#include "checkpoint/census.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/tensor_table.h"
 #include "support/temp_dir.h"
 
 namespace sparrow {
@@ -85,7 +85,7 @@ TEST(Synthetic, EveryPresetDescribesAModelOfTheSizeItClaims) {
     const auto config = parse_config(texts->config_json, texts->generation_config_json);
     ASSERT_TRUE(config.ok()) << config.error().message;
     int64_t parameters = 0;
-    for (const TensorSpec& spec : expected_tensors(config.value())) parameters += spec.numel();
+    for (const TensorRow& row : tensor_table(config.value())) parameters += row.spec.numel();
     EXPECT_GE(parameters, millions.at(preset.name).first * 1'000'000) << preset.name;
     EXPECT_LE(parameters, millions.at(preset.name).second * 1'000'000) << preset.name;
     EXPECT_EQ(config->layer_is_sparse[0], 0);
@@ -102,7 +102,7 @@ TEST(Synthetic, WeightsAreSpreadSoThatActivationsKeepTheirSize) {
   const LayerWeights& layer = checkpoint->weights().layers[1];
   EXPECT_NEAR(moments(layer.q.values).std, 1 / std::sqrt(128.0), 0.002);
   EXPECT_NEAR(moments(layer.o.values).std, 1 / std::sqrt(1024.0 * 6), 0.002);
-  EXPECT_NEAR(moments(checkpoint->weights().lm_head.values).std, 2.5 / std::sqrt(128.0), 0.005);
+  EXPECT_NEAR(moments(checkpoint->weights().head.values).std, 2.5 / std::sqrt(128.0), 0.005);
   EXPECT_NEAR(moments(checkpoint->weights().embed).std, 0.5, 0.01);
   EXPECT_NEAR(moments(layer.q.values).mean, 0.0, 0.001);
   EXPECT_LT(moments(layer.input_norm).std, 0.1);

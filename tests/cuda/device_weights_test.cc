@@ -76,7 +76,7 @@ class Comparison {
     };
     const ops::Weight embed = {host_.embed, {}};
     matrix("embed", device_.embed, device_.vocab_rows, hidden, vocab_rows(embed));
-    matrix("lm_head", device_.lm_head, device_.vocab_rows, hidden, vocab_rows(host_.lm_head));
+    matrix("head", device_.head, device_.vocab_rows, hidden, vocab_rows(host_.head));
     vector("final_norm", device_.final_norm, host_.final_norm);
     for (size_t i = 0; i < host_.layers.size(); ++i) {
       attention(device_.layers[i], host_.layers[i]);

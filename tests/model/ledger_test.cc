@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
-#include "checkpoint/census.h"
+#include <algorithm>
+
+#include "checkpoint/tensor_table.h"
 #include "support/m3_config.h"
 
 namespace sparrow {
@@ -65,10 +67,11 @@ TEST(Ledger, PartsOfARankAreThoseOfTheModel) {
 TEST(Sharding, RanksCoverEveryTensorOnce) {
   const ModelConfig config = m3(true);
   for (const int size : {1, 2, 4, 8, 16})
-    for (const TensorSpec& spec : expected_tensors(config)) {
+    for (const TensorRow& row : tensor_table(config)) {
+      const TensorSpec& spec = row.spec;
       int64_t covered = 0, extent = 0;
       for (int rank = 0; rank < size; ++rank) {
-        const ShardRange range = shard_of(config, {size, rank}, spec);
+        const ShardRange range = shard_of(config, {size, rank}, row);
         extent = spec.shape[static_cast<size_t>(range.axis)];
         ASSERT_LE(0, range.begin);
         ASSERT_LT(range.begin, range.end) << spec.name;
@@ -85,8 +88,9 @@ TEST(Sharding, KvHeadsAreReplicatedBeyondTheirNumber) {
   EXPECT_EQ(kv_heads_per_rank(config, 8), 1);
   const std::vector<int> expected = {0, 0, 1, 1, 2, 2, 3, 3};
   for (int rank = 0; rank < 8; ++rank) EXPECT_EQ(first_kv_head(config, {8, rank}), expected[rank]);
-  const TensorSpec k{"model.layers.3.self_attn.k_proj.weight", DType::kBF16, {512, 6144}};
-  const ShardRange range = shard_of(config, {8, 5}, k);
+  const std::vector<TensorRow> rows = tensor_table(config);
+  const auto k = std::ranges::find(rows, TensorRole::kK, &TensorRow::role);
+  const ShardRange range = shard_of(config, {8, 5}, *k);
   EXPECT_EQ(range.begin, 256);
   EXPECT_EQ(range.end, 384);
 }

@@ -16,24 +16,38 @@ UniformSpread with_std(double std) {
   return {0.0f, static_cast<float>(std * std::sqrt(3.0))};
 }
 
+// Of the matrix that a tensor belongs to.
+int64_t num_inputs(const TensorRow& row) {
+  int64_t inputs = row.piece == TensorPiece::kScales ? kScaleGroup : 1;
+  for (size_t d = 1; d < row.spec.shape.size(); ++d) inputs *= row.spec.shape[d];
+  return inputs;
+}
+
 // Chosen so that activations stay of order 1 and the logits spread by about 2.5.
-UniformSpread spread_of(const TensorSpec& spec, const ModelConfig& config) {
-  const auto has = [&](std::string_view part) { return spec.name.find(part) != std::string::npos; };
-  if (has("e_score_correction_bias")) return {0.0f, 0.05f};
-  if (has(".bias")) return {0.0f, 0.02f};
-  if (has("layer_norm") || has("pre_layrnorm")) return {1.0f, 0.1f};
-  // Sharper attention than at random: which keys a query sees has to matter to the output.
-  if (has(".q_norm") || has(".k_norm")) return {0.5f, 0.2f};
-  if (has("norm.weight")) return {0.0f, 0.1f};  // text norms scale by 1 + weight
-  if (has("embed_tokens")) return with_std(0.5);
-  int64_t inputs = 1;
-  for (size_t d = 1; d < spec.shape.size(); ++d) inputs *= spec.shape[d];
-  const double unit = 1.0 / std::sqrt(static_cast<double>(inputs));
-  if (has("lm_head")) return with_std(2.5 * unit);
-  // What is added to the residual stream, twice in each layer.
-  if (has("o_proj") || has("down_proj") || has(".w2."))
-    return with_std(unit / std::sqrt(2.0 * config.num_layers));
-  return with_std(unit);
+UniformSpread spread_of(const TensorRow& row, const ModelConfig& config) {
+  const double unit = 1.0 / std::sqrt(static_cast<double>(num_inputs(row)));
+  switch (row.spread) {
+    case RandomSpread::kUnit:
+      return with_std(unit);
+    case RandomSpread::kResidual:
+      return with_std(unit / std::sqrt(2.0 * config.num_layers));
+    case RandomSpread::kEmbedding:
+      return with_std(0.5);
+    case RandomSpread::kHead:
+      return with_std(2.5 * unit);
+    case RandomSpread::kNorm:
+      return {0.0f, 0.1f};
+    case RandomSpread::kHeadNorm:
+      // Sharper attention than at random: which keys a query sees has to matter to the output.
+      return {0.5f, 0.2f};
+    case RandomSpread::kVisionNorm:
+      return {1.0f, 0.1f};
+    case RandomSpread::kBias:
+      return {0.0f, 0.02f};
+    case RandomSpread::kRouterBias:
+      return {0.0f, 0.05f};
+  }
+  return {};
 }
 
 BFloat16 convert(float x, BFloat16) {
@@ -94,24 +108,25 @@ void fill_bytes(uint64_t key, int64_t first, int64_t count, const std::array<uin
 
 }  // namespace
 
-RandomTensor::RandomTensor(const TensorSpec& spec, const ModelConfig& config, uint64_t seed)
-    : dtype_(spec.dtype), key_(key_of(spec.name, seed)), spread_(spread_of(spec, config)) {
-  if (dtype_ == DType::kF8E4M3) table_ = code_table(spread_);
-  if (dtype_ != DType::kU8) return;
-  // The weight's spread, not the scale's: same name up to the suffix, but 32 times the inputs.
-  TensorSpec weight = spec;
-  weight.shape[1] *= 32;
-  const int biased = 127 + scale_exponent(spread_of(weight, config));
+RandomNumbers random_numbers(const TensorRow& row, const ModelConfig& config, uint64_t seed) {
+  return {key_of(row.spec.name, seed), spread_of(row, config)};
+}
+
+RandomTensor::RandomTensor(const TensorRow& row, const ModelConfig& config, uint64_t seed)
+    : dtype_(row.spec.dtype), numbers_(random_numbers(row, config, seed)) {
+  if (dtype_ == DType::kF8E4M3) table_ = code_table(numbers_.spread);
+  if (row.piece != TensorPiece::kScales) return;
+  const int biased = 127 + scale_exponent(numbers_.spread);
   // Two neighbouring exponents, so that a scale used for the wrong group shows.
   for (size_t i = 0; i < table_.size(); ++i)
     table_[i] = static_cast<uint8_t>(biased - static_cast<int>(i % 2));
 }
 
 void RandomTensor::fill(int64_t first, int64_t count, std::byte* out) const {
-  if (dtype_ == DType::kF32) return fill_floats(key_, spread_, first, count, reinterpret_cast<float*>(out));
-  if (dtype_ == DType::kBF16)
-    return fill_floats(key_, spread_, first, count, reinterpret_cast<BFloat16*>(out));
-  fill_bytes(key_, first, count, table_, reinterpret_cast<uint8_t*>(out));
+  const auto& [key, spread] = numbers_;
+  if (dtype_ == DType::kF32) return fill_floats(key, spread, first, count, reinterpret_cast<float*>(out));
+  if (dtype_ == DType::kBF16) return fill_floats(key, spread, first, count, reinterpret_cast<BFloat16*>(out));
+  fill_bytes(key, first, count, table_, reinterpret_cast<uint8_t*>(out));
 }
 
 }  // namespace sparrow

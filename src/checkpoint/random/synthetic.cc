@@ -12,9 +12,9 @@
 #include "base/json/json.h"
 #include "base/math.h"
 #include "base/threads/thread_pool.h"
-#include "checkpoint/census.h"
 #include "checkpoint/random/random_tensor.h"
 #include "checkpoint/safetensors.h"
+#include "checkpoint/tensor_table.h"
 #include "config/config.h"
 
 namespace sparrow {
@@ -24,17 +24,17 @@ constexpr size_t kTargetShardBytes = 5'000'000'000;
 constexpr int64_t kChunkElements = 1 << 20;
 
 // Splits the tensors, in order, into at least two shards of about the same size.
-std::vector<std::vector<TensorSpec>> plan_shards(std::vector<TensorSpec> specs, size_t total_bytes) {
+std::vector<std::vector<TensorRow>> plan_shards(std::vector<TensorRow> rows, size_t total_bytes) {
   const size_t num_shards = std::max<size_t>(2, ceil_div(total_bytes, kTargetShardBytes));
-  std::vector<std::vector<TensorSpec>> shards(num_shards);
+  std::vector<std::vector<TensorRow>> shards(num_shards);
   size_t before = 0;
-  for (TensorSpec& spec : specs) {
+  for (TensorRow& row : rows) {
     // A tensor goes where its middle lies.
-    const double middle = static_cast<double>(before) + static_cast<double>(spec.bytes()) / 2;
-    before += spec.bytes();
+    const double middle = static_cast<double>(before) + static_cast<double>(row.spec.bytes()) / 2;
+    before += row.spec.bytes();
     const auto shard =
         static_cast<size_t>(middle * static_cast<double>(num_shards) / static_cast<double>(total_bytes));
-    shards[std::min(shard, num_shards - 1)].push_back(std::move(spec));
+    shards[std::min(shard, num_shards - 1)].push_back(std::move(row));
   }
   return shards;
 }
@@ -52,12 +52,14 @@ class ShardWriter {
       buffers_.push_back(std::make_unique<std::byte[]>(kChunkElements * sizeof(float)));
   }
 
-  Status write(const std::filesystem::path& path, const std::vector<TensorSpec>& specs) {
+  Status write(const std::filesystem::path& path, const std::vector<TensorRow>& rows) {
+    std::vector<TensorSpec> specs;
+    for (const TensorRow& row : rows) specs.push_back(row.spec);
     SafetensorsWriter writer = SPARROW_TRY(SafetensorsWriter::create(path, specs, {{"format", "pt"}}));
     std::vector<RandomTensor> tensors;
     std::vector<Chunk> chunks;
-    for (size_t i = 0; i < specs.size(); ++i) {
-      tensors.emplace_back(specs[i], config_, seed_);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      tensors.emplace_back(rows[i], config_, seed_);
       for (int64_t first = 0; first < specs[i].numel(); first += kChunkElements)
         chunks.push_back({i, first, std::min(kChunkElements, specs[i].numel() - first)});
     }
@@ -111,18 +113,19 @@ Status write_synthetic_checkpoint(const SyntheticOptions& options, const Progres
   if (ec) return Error{Errc::kIo, strf("cannot create {}: {}", quoted(options.dir), ec.message())};
 
   const ModelConfig config = SPARROW_TRY(parse_config(texts.config_json, texts.generation_config_json));
-  std::vector<TensorSpec> specs = expected_tensors(config);
+  std::vector<TensorRow> rows = tensor_table(config);
   size_t total_bytes = 0;
-  for (const TensorSpec& spec : specs) total_bytes += spec.bytes();
-  const auto shards = plan_shards(std::move(specs), total_bytes);
+  for (const TensorRow& row : rows) total_bytes += row.spec.bytes();
+  const auto shards = plan_shards(std::move(rows), total_bytes);
 
   ShardWriter writer(config, options.seed, progress, total_bytes);
   std::string weight_map;
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string file = strf("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     SPARROW_TRY(writer.write(options.dir / file, shards[i]));
-    for (const TensorSpec& spec : shards[i])
-      weight_map += strf("{}\n    {}: \"{}\"", weight_map.empty() ? "" : ",", json_quoted(spec.name), file);
+    for (const TensorRow& row : shards[i])
+      weight_map +=
+          strf("{}\n    {}: \"{}\"", weight_map.empty() ? "" : ",", json_quoted(row.spec.name), file);
   }
   if (progress) progress(total_bytes, total_bytes);
   SPARROW_TRY(

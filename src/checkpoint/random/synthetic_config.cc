@@ -6,6 +6,7 @@
 
 #include "base/json/json.h"
 #include "checkpoint/random/synthetic.h"
+#include "checkpoint/tensor_table.h"
 
 namespace sparrow {
 namespace {
@@ -200,11 +201,9 @@ std::string vision_config(const PresetShape& shape) {
 }
 
 std::string quantization_config(const PresetShape& shape) {
-  std::string ignored =
-      "[\"lm_head\", \"model.embed_tokens\", \"vision_tower\", \"multi_modal_projector\", "
-      "\"patch_merge_mlp\"";
-  for (int i = shape.dense_layers; i < shape.layers; ++i)
-    ignored += strf(", \"language_model.model.layers.{}.block_sparse_moe.gate\"", i);
+  std::string ignored = "[";
+  for (const std::string& module : unquantised_modules(shape.dense_layers, shape.layers))
+    ignored += strf("{}\"{}\"", ignored.size() > 1 ? ", " : "", module);
   return object({{"quant_method", "\"mxfp8\""},
                  {"activation_scheme", "\"dynamic\""},
                  {"weight_block_size", "[1, 32]"},

@@ -10,8 +10,8 @@
 #include "base/json/json.h"
 #include "base/json/json_writer.h"
 #include "base/threads/thread_pool.h"
-#include "checkpoint/census.h"
 #include "checkpoint/random/synthetic.h"
+#include "checkpoint/tensor_table.h"
 #include "cli/args/byte_size.h"
 #include "cli/load_model.h"
 #include "cli/plan/memory_plan.h"
@@ -52,8 +52,8 @@ Result<NamedConfig> find_config(const PlanOptions& o) {
 
 int64_t num_parameters(const ModelConfig& config) {
   int64_t count = 0;
-  for (const TensorSpec& spec : expected_tensors(config))
-    if (spec.dtype != DType::kU8) count += spec.numel();  // scales are no parameters
+  for (const TensorRow& row : tensor_table(config))
+    if (row.piece != TensorPiece::kScales) count += row.spec.numel();  // scales are no parameters
   return count;
 }
 

@@ -308,7 +308,7 @@ void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& 
                            .eps = eps},
                           stream);
     const int count = std::min(batch.num_logits, limits.max_logits);
-    gemm->run(head_shape(count), weights.lm_head, act.normed, act.logits, stream);
+    gemm->run(head_shape(count), weights.head, act.normed, act.logits, stream);
     if (capture) {
       std::vector<int32_t> all(batch.num_logits);
       for (int i = 0; i < batch.num_logits; ++i) all[i] = i;
@@ -332,7 +332,7 @@ void CudaTextModel::forward_captured(const DeviceBatch& batch, const CudaKvCache
 void CudaTextModel::compute_logits(int first, int count, cudaStream_t stream) {
   State& s = *state_;
   SPARROW_CHECK_LE(count, s.limits.max_logits);
-  s.gemm->run(s.head_shape(count), s.weights.lm_head, s.act.normed + int64_t{first} * s.config.hidden_size,
+  s.gemm->run(s.head_shape(count), s.weights.head, s.act.normed + int64_t{first} * s.config.hidden_size,
               s.act.logits, stream);
 }
 

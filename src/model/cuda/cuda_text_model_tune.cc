@@ -33,8 +33,7 @@ void CudaTextModel::tune(cudaStream_t stream) {
       s.gemm->tune({.rows = rows, .n = n, .k = s.config.hidden_size}, weights, a.normed, a.qkv, stream);
     s.gemm->tune(s.output_shape(rows), output, a.attended, a.delta, stream);
     if (rows <= s.limits.max_logits)
-      s.gemm->tune(s.head_shape(rows), std::vector<const void*>{s.weights.lm_head}, a.normed, a.logits,
-                   stream);
+      s.gemm->tune(s.head_shape(rows), std::vector<const void*>{s.weights.head}, a.normed, a.logits, stream);
   }
 }
 

@@ -33,30 +33,33 @@ Result<DeviceWeights> allocate(const DeviceLayout& layout) {
   SPARROW_CUDA(cudaMemset(memory, 0, layout.bytes));
   SPARROW_CUDA(cudaDeviceSynchronize());  // other streams do not wait for this one
 
-  const auto at = [&]<typename T>(size_t offset, const T*& pointer) {
-    pointer = offset == DeviceLayerLayout::kAbsent ? nullptr : reinterpret_cast<const T*>(memory + offset);
+  using enum DeviceTensor;
+  const auto at = [&]<typename T>(const DeviceTensorLayout& tensor, const T*& pointer) {
+    const bool is_there = tensor.offset != DeviceTensorLayout::kAbsent;
+    pointer = is_there ? reinterpret_cast<const T*>(memory + tensor.offset) : nullptr;
   };
-  at(layout.embed, weights.embed);
-  at(layout.final_norm, weights.final_norm);
-  at(layout.lm_head, weights.lm_head);
+  at(layout.model[kEmbed], weights.embed);
+  at(layout.model[kFinalNorm], weights.final_norm);
+  at(layout.model[kHead], weights.head);
   weights.first_vocab_row = layout.first_vocab_row;
   weights.vocab_rows = layout.vocab_rows;
   weights.query_heads = layout.query_heads;
   weights.kv_heads = layout.kv_heads;
   for (const DeviceLayerLayout& from : layout.layers) {
+    const DeviceTensors& tensors = from.tensors;
     DeviceLayer layer = {.qkv_rows = from.qkv_rows, .num_experts = from.num_experts, .inter = from.inter};
-    at(from.input_norm, layer.input_norm);
-    at(from.post_attention_norm, layer.post_attention_norm);
-    at(from.q_norm, layer.q_norm);
-    at(from.k_norm, layer.k_norm);
-    at(from.index_q_norm, layer.index_q_norm);
-    at(from.index_k_norm, layer.index_k_norm);
-    at(from.qkv, layer.qkv);
-    at(from.o, layer.o);
-    at(from.router, layer.router);
-    at(from.router_bias, layer.router_bias);
-    at(from.gate_up, layer.gate_up);
-    at(from.down, layer.down);
+    at(tensors[kInputNorm], layer.input_norm);
+    at(tensors[kPostAttentionNorm], layer.post_attention_norm);
+    at(tensors[kQNorm], layer.q_norm);
+    at(tensors[kKNorm], layer.k_norm);
+    at(tensors[kIndexQNorm], layer.index_q_norm);
+    at(tensors[kIndexKNorm], layer.index_k_norm);
+    at(tensors[kQkv], layer.qkv);
+    at(tensors[kO], layer.o);
+    at(tensors[kRouter], layer.router);
+    at(tensors[kRouterBias], layer.router_bias);
+    at(tensors[kGateUp], layer.gate_up);
+    at(tensors[kDown], layer.down);
     weights.layers.push_back(layer);
   }
   return weights;
@@ -69,8 +72,7 @@ Result<DeviceWeights> load_device_weights(const ModelConfig& config, const Paral
                                           const DeviceLoadOptions& options) {
   const DeviceLayout layout = SPARROW_TRY(make_device_layout(config, parallel));
   DeviceWeights weights = SPARROW_TRY(allocate(layout));
-  SPARROW_TRY(
-      copy_parts(device_parts(config, parallel, layout), mapped, weights.memory.data(), progress, options));
+  SPARROW_TRY(copy_parts(layout.parts, mapped, weights.memory.data(), progress, options));
   return weights;
 }
 
@@ -79,12 +81,10 @@ Result<DeviceWeights> dummy_device_weights(const ModelConfig& config, const Para
   const DeviceLayout layout = SPARROW_TRY(make_device_layout(config, parallel));
   DeviceWeights weights = SPARROW_TRY(allocate(layout));
   const Stream stream;
-  for (const DevicePart& part : device_parts(config, parallel, layout)) {
-    // Only the number of inputs matters; vectors have none.
-    const TensorSpec spec = {part.name, part.dtype, {part.whole_rows, part.whole_cols}};
-    const RandomTensor tensor(spec, config, seed);
-    const RandomSource source = {.key = tensor.key(),
-                                 .spread = tensor.spread(),
+  for (const DevicePart& part : layout.parts) {
+    const RandomNumbers numbers = random_numbers(part.tensor, config, seed);
+    const RandomSource source = {.key = numbers.key,
+                                 .spread = numbers.spread,
                                  .first_row = part.first_row,
                                  .first_col = part.first_col,
                                  .whole_cols = part.whole_cols};

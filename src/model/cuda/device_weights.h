@@ -40,7 +40,7 @@ struct DeviceLayer {
 struct DeviceWeights {
   const __nv_bfloat16* embed;       // [vocab_rows, hidden]
   const __nv_bfloat16* final_norm;  // [hidden]
-  const __nv_bfloat16* lm_head;     // [vocab_rows, hidden]
+  const __nv_bfloat16* head;        // [vocab_rows, hidden]
   int first_vocab_row, vocab_rows;  // of this rank
   int query_heads, kv_heads;        // of this rank, zero heads included
   std::vector<DeviceLayer> layers;

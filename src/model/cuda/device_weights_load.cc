@@ -19,57 +19,6 @@ namespace {
 
 constexpr int kMaxThreads = 12;  // 8 give 79 to 84% of what a PCIe link carries, 12 gave 84%
 constexpr size_t kScaleAlignment = 16;
-constexpr int64_t kScaleGroup = 32;  // e4m3 elements that share a scale
-
-ops::Weight source_of(const Weights& weights, const DevicePart& part) {
-  if (part.role == TensorRole::kEmbed) return {weights.embed, {}};
-  if (part.role == TensorRole::kFinalNorm) return {weights.final_norm, {}};
-  if (part.role == TensorRole::kLmHead) return weights.lm_head;
-  const LayerWeights& layer = weights.layers[static_cast<size_t>(part.layer)];
-  const auto mlp = [&]() -> const ops::MlpWeights& {
-    const auto expert = static_cast<size_t>(part.expert);
-    return expert < layer.experts.size() ? layer.experts[expert] : layer.mlp;
-  };
-  switch (part.role) {
-    case TensorRole::kInputNorm:
-      return {layer.input_norm, {}};
-    case TensorRole::kPostAttentionNorm:
-      return {layer.post_attention_norm, {}};
-    case TensorRole::kQNorm:
-      return {layer.q_norm, {}};
-    case TensorRole::kKNorm:
-      return {layer.k_norm, {}};
-    case TensorRole::kIndexQNorm:
-      return {layer.index_q_norm, {}};
-    case TensorRole::kIndexKNorm:
-      return {layer.index_k_norm, {}};
-    case TensorRole::kQ:
-      return layer.q;
-    case TensorRole::kK:
-      return layer.k;
-    case TensorRole::kV:
-      return layer.v;
-    case TensorRole::kIndexQ:
-      return layer.index_q;
-    case TensorRole::kIndexK:
-      return layer.index_k;
-    case TensorRole::kO:
-      return layer.o;
-    case TensorRole::kRouter:
-      return layer.router;
-    case TensorRole::kRouterBias:
-      return {layer.router_bias, {}};
-    case TensorRole::kGate:
-      return mlp().gate;
-    case TensorRole::kUp:
-      return mlp().up;
-    case TensorRole::kDown:
-      return mlp().down;
-    default:
-      SPARROW_CHECK(false);
-      return {};
-  }
-}
 
 // A part and where it comes from.
 struct Source {
@@ -162,7 +111,10 @@ struct Lane {
 
 std::vector<Source> find_sources(std::span<const DevicePart> parts, const Weights& weights) {
   std::vector<Source> sources;
-  for (const DevicePart& part : parts) sources.emplace_back(part, source_of(weights, part));
+  for (const DevicePart& part : parts) {
+    const TensorRow& tensor = part.tensor;
+    sources.emplace_back(part, find_weight(weights, tensor.role, tensor.layer, tensor.expert));
+  }
   // As they lie in the files: a disk reads ahead.
   std::sort(sources.begin(), sources.end(),
             [](const Source& a, const Source& b) { return a.values < b.values; });
@@ -183,7 +135,7 @@ std::vector<Chunk> cut_into_chunks(const std::vector<Source>& sources, size_t bu
 
 PackTarget pack_target(const DevicePart& part, std::byte* memory, int64_t first_row, int64_t num_rows) {
   return {.out = memory + part.offset,
-          .is_f32 = part.dtype == DType::kF32,
+          .is_f32 = part.dtype() == DType::kF32,
           .row_stride = part.row_stride,
           .row_run = part.rows.size,
           .row_run_stride = part.rows.stride,

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "base/matrix_format.h"
 #include "device/cuda/arguments.h"
 #include "model/cuda/pack.h"
 
@@ -10,8 +11,7 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kMaxCtas = 132 * 8;
-constexpr int kWide = 8;         // elements of a 16-byte store of bf16
-constexpr int kScaleGroup = 32;  // e4m3 elements that share a scale
+constexpr int kWide = 8;  // elements of a 16-byte store of bf16
 
 __device__ float scale_of(uint8_t e8m0) {
   if (e8m0 == kE8M0NaN) return std::bit_cast<float>(0x7fc00000u);

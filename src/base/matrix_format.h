@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+// MatrixFormat: how the numbers of a matrix are written down, wherever it lies.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "base/dtype.h"
+
+namespace sparrow {
+
+enum class MatrixFormat : uint8_t {
+  kF32,
+  kBF16,
+  kMxfp8,  // F8_E4M3 values, one E8M0 scale for 32 of a row's
+};
+
+inline constexpr int64_t kScaleGroup = 32;  // values of a row that share a scale
+
+constexpr std::string_view name_of(MatrixFormat format) {
+  switch (format) {
+    case MatrixFormat::kF32:
+      return "F32";
+    case MatrixFormat::kBF16:
+      return "BF16";
+    case MatrixFormat::kMxfp8:
+      return "MXFP8";
+  }
+  return "?";
+}
+
+// Of its values.
+constexpr DType dtype_of(MatrixFormat format) {
+  switch (format) {
+    case MatrixFormat::kF32:
+      return DType::kF32;
+    case MatrixFormat::kBF16:
+      return DType::kBF16;
+    case MatrixFormat::kMxfp8:
+      return DType::kF8E4M3;
+  }
+  return DType::kU8;
+}
+
+}  // namespace sparrow

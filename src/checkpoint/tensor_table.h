@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+// The table of tensors: one row for each that a checkpoint of M3 must hold, text and vision, in the order in
+// which checkpoints are written here; and what else it may hold. No other file knows how a tensor is called.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/tensor_row.h"
+#include "config/config.h"
+
+namespace sparrow {
+
+// How the names of a checkpoint are spelled where two spellings are in use. The default is the released one.
+struct NameScheme {
+  bool text_only = false;     // names of the text model have no prefix before them
+  bool dense_as_moe = false;  // the dense feed-forward is called as the one of a MoE layer
+
+  bool operator==(const NameScheme&) const = default;
+};
+
+std::vector<TensorRow> tensor_table(const ModelConfig& config, const NameScheme& names = {});
+
+// By what a checkpoint holds; where that is not clear, the census says what is missing.
+NameScheme detect_names(const ModelConfig& config, const std::function<bool(const std::string& name)>& holds);
+
+// Scalars that a checkpoint may hold for a layer's fp8 cache, for kK and kV. The first that is there counts.
+std::vector<std::string> kv_scale_names(TensorRole role, int layer, const NameScheme& names);
+
+// Whether a checkpoint may hold a tensor of this name that is no row: the scale of a cache (or of queries,
+// which nothing here rounds to fp8), or a head that predicts further tokens, which is not computed here.
+bool is_optional_tensor(std::string_view name);
+
+// The modules whose matrices stay as they are where the others are quantised, as the released config.json
+// lists them. Layers from `first_moe_layer` on have a router.
+std::vector<std::string> unquantised_modules(int first_moe_layer, int num_layers);
+
+}  // namespace sparrow
