@@ -195,11 +195,11 @@ void Scheduler::fork(Sequence& sequence, std::span<const int32_t> ids) {
                                                      .paused = sequence.paused,
                                                      .started = true,
                                                      .score_prompt = sequence.score_prompt,
-                                                     .num_scored = sequence.num_scored,
                                                      .salt = sequence.salt,
                                                      .media = sequence.media,
                                                      .digests = sequence.digests,
                                                      .num_published = sequence.num_published,
+                                                     .num_scored = sequence.num_scored,
                                                      .order = sequence.order});
     other->ids.push_back(ids[i]);
     running_.insert(running_.begin() + static_cast<int64_t>(running_index(*other)), other.get());

@@ -108,6 +108,7 @@ class Scheduler {
   void take_blocks(Sequence& sequence, int64_t num_blocks);
   void plan_prefills();
   void add_slice(Sequence& sequence, int64_t num_tokens);
+  static void score_rows(StepSlice& slice);
   WaitReason reason_of(const Sequence& waiting) const;
 
   bool others_want_to_run(SchedulerTime now) const;

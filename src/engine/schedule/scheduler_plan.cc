@@ -256,26 +256,28 @@ void Scheduler::plan_prefills() {
 }
 
 void Scheduler::add_slice(Sequence& sequence, int64_t num_tokens) {
-  const int64_t first = sequence.num_computed;
-  const int64_t end = first + num_tokens;
+  const int64_t first = sequence.num_computed, end = first + num_tokens;
   SPARROW_CHECK_LE(end, sequence.max_computed_tokens());
-  StepSlice& slice = plan_.slices.emplace_back();
-  slice = {.sequence = &sequence, .first = first, .num_tokens = static_cast<int>(num_tokens)};
-  // A row is about the token after it. What is computed again was scored the first time.
-  const int64_t score_first = std::max(first, sequence.num_scored);
-  const int64_t score_end = std::min(end, sequence.num_prompt_tokens - 1);
-  if (sequence.score_prompt && score_first < score_end) {
-    slice.scored = {.first = static_cast<int>(score_first - first),
-                    .count = static_cast<int>(score_end - score_first)};
-    sequence.num_scored = score_end;
-  }
-  if (end == sequence.num_tokens()) {
-    slice.sampled = {.first = slice.num_tokens - 1, .count = 1};
-    slice.draws_per_row = sequence.num_choices;
-  }
-  plan_.num_tokens += slice.num_tokens;
+  const auto rows = static_cast<int>(num_tokens);
+  plan_.slices.push_back({.sequence = &sequence,
+                          .first = first,
+                          .num_tokens = rows,
+                          .sampled = {.first = rows - 1, .count = end == sequence.num_tokens() ? 1 : 0},
+                          .draws_per_row = sequence.num_choices});
+  if (sequence.score_prompt) score_rows(plan_.slices.back());
+  plan_.num_tokens += rows;
   sequence.last_step = step_;
   ++sequence.num_planned;
+}
+
+// A row is about the token after it. What is computed again was scored the first time.
+void Scheduler::score_rows(StepSlice& slice) {
+  Sequence& sequence = *slice.sequence;
+  const int64_t first = std::max(slice.first, sequence.num_scored);
+  const int64_t end = std::min(slice.first + slice.num_tokens, sequence.num_prompt_tokens - 1);
+  if (first >= end) return;
+  slice.scored = {.first = static_cast<int>(first - slice.first), .count = static_cast<int>(end - first)};
+  sequence.num_scored = end;
 }
 
 const StepPlan* Scheduler::plan_ahead(SchedulerTime now) {

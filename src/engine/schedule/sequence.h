@@ -55,7 +55,6 @@ struct Sequence {
   bool paused = false;   // its reader is too slow: gets no step, and loses its blocks before anybody else
   bool started = false;  // was running once
   bool score_prompt = false;
-  int64_t num_scored = 0;  // rows of the prompt that were, from the first on
   SchedulerTime queue_deadline = SchedulerTime::max();
 
   std::string salt;
@@ -64,6 +63,7 @@ struct Sequence {
   int64_t num_published = 0;    // blocks that the prefix cache knows
 
   // The scheduler's notes.
+  int64_t num_scored = 0;                      // rows of the prompt, from the first on
   int64_t order = 0;                           // arrival, moved by priority: who is smaller goes first
   uint64_t last_step = 0;                      // that it had a part in
   int num_planned = 0;                         // steps with a part of it that are not committed
