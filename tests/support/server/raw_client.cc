@@ -188,4 +188,12 @@ std::string post_request(std::string_view path, std::string_view body, std::stri
   return request;
 }
 
+std::string post_head(const std::string& fields) {
+  return "POST /echo HTTP/1.1\r\nHost: t\r\n" + fields + "\r\n";
+}
+
+std::string chunked_post(const std::string& body) {
+  return post_head("Transfer-Encoding: chunked\r\n") + body;
+}
+
 }  // namespace sparrow::test

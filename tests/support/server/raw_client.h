@@ -67,5 +67,8 @@ class RawClient {
 // "GET path HTTP/1.1" with a Host field.
 std::string get_request(std::string_view path, std::string_view more_fields = "");
 std::string post_request(std::string_view path, std::string_view body, std::string_view more_fields = "");
+// To /echo: a head with these fields, and one whose body, chunks and all, follows.
+std::string post_head(const std::string& fields);
+std::string chunked_post(const std::string& body);
 
 }  // namespace sparrow::test
