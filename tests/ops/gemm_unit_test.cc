@@ -55,7 +55,8 @@ std::vector<float> multiply(const Tensor& x, int64_t first, int64_t rows, const 
                             int64_t outputs) {
   using Gemm = GemmSimd<PlainUnit>;
   const int64_t columns = x.cols(), stride = round_up(outputs, kRowGroup);
-  std::vector<char> packed(static_cast<size_t>(Gemm::Packed::packed_bytes(rows, columns)), static_cast<char>(0xff));
+  std::vector<char> packed(static_cast<size_t>(Gemm::Packed::packed_bytes(rows, columns)),
+                           static_cast<char>(0xff));
   std::vector<char> workspace(static_cast<size_t>(Gemm::workspace_bytes(columns)));
   std::vector<float> c(static_cast<size_t>(round_up(rows, kRowGroup) * stride)), result;
   for (int64_t r = 0; r < rows; r += kRowGroup) {
