@@ -51,10 +51,6 @@ int attend_select_blocks() {
   return AttendDecodeTraits<KvType::kBF16, 4>::kSelectBlocks;
 }
 
-int64_t attend_decode_workspace_bytes(int, int) {
-  return 0;
-}
-
 cudaError_t launch_attend_decode(const AttendDecodeParams& params, KvType kv_type, cudaStream_t stream) {
   if (params.rows == 0 || params.kv_heads == 0) return cudaSuccess;
   if (params.group < 1 || params.group > 16 || params.top_k < 1 || params.top_k > 16)

@@ -143,14 +143,13 @@ Plan::Plan(std::unique_ptr<State> state) : state_(std::move(state)) {}
 Plan::~Plan() = default;
 
 Status Plan::workspace_bytes(const PlanConfig& config, int64_t* bytes) {
-  if (Status s = sm90::check_config(config); !s.ok()) return s;
   int sms = 0;
+  if (Status s = sm90::check_config(config); !s.ok()) return s;
   if (Status s = device_sms(&sms); !s.ok()) return s;
-  *bytes = static_cast<int64_t>(sm90::plan_layout(config, sms).total);
-  return {};
+  return gpu::workspace_bytes(config, sms, bytes);
 }
 
-Status Plan::create(const PlanConfig& config, std::unique_ptr<Plan>* plan) {
+Status Plan::create(const PlanConfig& config, std::unique_ptr<Plan>* plan, void* workspace) {
   if (Status s = sm90::check_config(config); !s.ok()) return s;
   auto state = std::make_unique<State>();
   if (Status s = device_sms(&state->num_sms); !s.ok()) return s;
@@ -158,9 +157,13 @@ Status Plan::create(const PlanConfig& config, std::unique_ptr<Plan>* plan) {
   state->inv_freq.assign(config.inv_freq.begin(), config.inv_freq.end());
   state->config.inv_freq = state->inv_freq;
   state->layout = sm90::plan_layout(config, state->num_sms);
-  const size_t bytes = state->layout.total;
-  if (cudaError_t error = cudaMalloc(&state->workspace, bytes); error != cudaSuccess)
-    return cuda_status(error, ("allocating a workspace of " + std::to_string(bytes) + " bytes").c_str());
+  if (workspace == nullptr) {
+    const size_t bytes = state->layout.total;
+    if (cudaError_t error = cudaMalloc(&state->owned, bytes); error != cudaSuccess)
+      return cuda_status(error, ("allocating a workspace of " + std::to_string(bytes) + " bytes").c_str());
+    workspace = state->owned;
+  }
+  state->workspace = static_cast<char*>(workspace);
   // The decode kernel's counters begin at zero.
   cudaError_t error = cudaMemset(state->workspace + state->layout.decode, 0, state->layout.bytes.decode);
   if (error == cudaSuccess) error = cudaDeviceSynchronize();

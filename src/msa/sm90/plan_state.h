@@ -44,9 +44,10 @@ struct Plan::State {
   sm90::PlanLayout layout;
   Step step;
   char* workspace = nullptr;
+  void* owned = nullptr;  // the same, where the plan allocated it
   int num_sms = 0;
 
-  ~State() { cudaFree(workspace); }
+  ~State() { cudaFree(owned); }
 
   int rows() const { return step.decode.total_queries + step.prefill.total_queries; }
   int group() const { return config.heads.query_heads / config.heads.kv_heads; }

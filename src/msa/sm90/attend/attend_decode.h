@@ -10,6 +10,8 @@
 
 #include <cstdint>
 
+#include "msa/layout/attend_layout.h"
+
 namespace msa::sm90 {
 
 enum class KvType : uint8_t { kBF16, kE4M3 };
@@ -49,9 +51,6 @@ struct AttendDecodeParams {
 
 // The splits that are fastest. num_requests 0: as many as rows.
 int attend_decode_splits(int rows, int kv_heads, int num_requests = 0);
-
-// No shape needs any today.
-int64_t attend_decode_workspace_bytes(int max_rows, int kv_heads);
 
 // The widest block table with which attention can select for itself.
 int attend_select_blocks();

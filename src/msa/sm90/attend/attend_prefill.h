@@ -15,6 +15,7 @@
 
 #include <cstdint>
 
+#include "msa/layout/attend_layout.h"
 #include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
@@ -44,34 +45,6 @@ struct AttendPrefillParams {
   float scale = 0.08838834764831845f;  // of the softmax
   float union_limit = kUnionLimit;     // 0: no tile walks its union; infinity: all do
 };
-
-// Where the parts of the workspace lie, in bytes from its start. A unit is a tile of queries and a KV head,
-// or a window of queries and a KV head.
-struct AttendPrefillWorkspace {
-  int tile_queries = 0;      // of a tile that walks its union
-  int num_tiles = 0;         // at most; tile numbers have gaps, see query_tile.cuh
-  int window = 0;            // queries whose selections are inverted together
-  int num_windows = 0;       // per KV head
-  int64_t lists = 0;         // TileLists
-  int64_t tiles = 0;         // QueryTile [tiles, kv_heads]
-  int64_t union_size = 0;    // int32 [tiles, kv_heads] blocks in the union, or a negative TileKind
-  int64_t union_units = 0;   // UnionTile [tiles * kv_heads] units that walk their union
-  int64_t outer_units = 0;   // int4 [tiles * kv_heads] the others: first row, rows, KV head
-  int64_t union_blocks = 0;  // UnionBlock [tiles, kv_heads, tile_queries * top_k], ascending
-  int64_t num_items = 0;     // int32 [windows, kv_heads] work items made
-  int64_t next_item = 0;     // int32 [windows, kv_heads] work items taken
-  int64_t items = 0;         // PrefillItem [windows, kv_heads, window * top_k]
-  int64_t entries = 0;       // int32 [windows, kv_heads, window * top_k] query rows and slots, by block
-  int64_t counts = 0;        // int32 [total_queries, kv_heads] partials of each query
-  int64_t sums = 0;     // float2 [total_queries, kv_heads, top_k, group] maximum (log2) and sum of each row
-  int64_t partial = 0;  // bf16 [total_queries, kv_heads, top_k, group * 128], permuted: see combine.cuh
-  int64_t bytes = 0;
-};
-
-AttendPrefillWorkspace attend_prefill_workspace(int total_queries, int num_requests, int kv_heads, int group,
-                                                int top_k, int max_blocks);
-int64_t attend_prefill_workspace_bytes(int total_queries, int num_requests, int kv_heads, int group,
-                                       int top_k, int max_blocks);
 
 cudaError_t launch_attend_prefill(const AttendPrefillParams& params, cudaStream_t stream);
 

@@ -14,14 +14,6 @@
 
 namespace msa::sm90 {
 
-// One block and some of the queries that chose it.
-struct alignas(16) PrefillItem {
-  int32_t page;           // physical
-  int32_t first;          // into the window's entries
-  int32_t count_visible;  // queries | keys of the block that are written << 16
-  int32_t limit_offset;   // a query row's last visible key within the block is row + limit_offset
-};
-
 inline constexpr int kEntryRowBits = 28;  // entry = query row | slot << 28
 inline constexpr int kEntryRowMask = (1 << kEntryRowBits) - 1;
 

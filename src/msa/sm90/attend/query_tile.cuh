@@ -23,18 +23,6 @@ struct TileLists {
   int32_t ready;  // 1: the lists are made
 };
 
-// A block of a union. Bit 16 w + i of the mask: query i of warpgroup w chose it.
-struct alignas(16) UnionBlock {
-  int32_t first_key;  // position in the sequence
-  int32_t kv_row;     // of its K among all rows of 128 channels of the pages
-  uint32_t mask[2];
-};
-
-struct alignas(16) QueryTile {
-  int32_t first_row, rows;
-  int32_t seq_len, first_position;  // of the request; of the first row within it
-};
-
 // False where the number is a gap.
 __device__ inline bool find_tile(const AttendPrefillParams& p, const AttendPrefillWorkspace& ws, int tile,
                                  int& request, QueryTile& out) {
@@ -52,13 +40,6 @@ __device__ inline bool find_tile(const AttendPrefillParams& p, const AttendPrefi
   return offset >= 0 && out.rows > 0;
 }
 
-// A unit that walks its union.
-struct alignas(16) UnionTile {
-  QueryTile tile;
-  int32_t unit;
-  int32_t blocks;  // in the union; -1: no more tiles
-  int32_t head, unused;
-};
 static_assert(sizeof(UnionTile) == 2 * sizeof(int4), "taken in two loads");
 
 struct PlanTraits {

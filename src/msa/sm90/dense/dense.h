@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "msa/layout/dense_layout.h"
 #include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
@@ -38,9 +39,6 @@ struct DenseParams {
   float scale = 0.08838834764831845f;  // of the softmax
   bool batch_invariant = false;        // always tiles, whose contexts stay whole
 };
-
-// Enough for every launch whose numbers are no larger than these.
-int64_t dense_workspace_bytes(int total_queries, int num_requests, int max_blocks, int kv_heads, int group);
 
 // The batch's description and the keys of earlier steps are read before the kernel ahead in the stream is
 // over, if that one lets its successor start early: they must be older. The keys of this step need not be.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which kernels serve a step, and how its buffers are laid out.
+// Which kernels serve a step.
 #include "msa/sm90/index/index.h"
 
 #include <algorithm>
@@ -10,35 +10,11 @@
 namespace msa::sm90 {
 namespace {
 
-constexpr size_t kAlign = 256;
-
-bool uses_scan(const IndexShape& s) {
-  return !s.one_kernel && s.max_queries * s.heads <= kMaxScanRows;
-}
-
-constexpr int kSmallTile = 128, kLargeTile = 256;
-
-bool is_small(const IndexShape& s) {
-  return s.max_queries * s.heads <= kSmallTile;
-}
-
-int64_t dense_bytes(const IndexShape& s) {
-  return int64_t{sizeof(float)} * s.total_queries * s.heads * s.max_blocks;
-}
-
-bool is_dense(const IndexShape& s) {
-  return s.max_blocks <= kDenseBlocks || (is_small(s) && dense_bytes(s) <= kDenseBytes);
-}
-
 bool valid(const IndexLaunch& l) {
   const IndexShape& s = l.shape;
   return s.num_requests <= kMaxIndexRequests && s.heads > 0 && s.max_queries > 0 && s.max_blocks > 0 &&
          s.num_sms > 0 && l.selection.top_k >= 1 && l.selection.top_k <= kMaxTopK &&
          l.selection.local_blocks >= 0 && l.selection.init_blocks >= 0;
-}
-
-bool empty(const IndexShape& s) {
-  return s.num_requests == 0 || s.total_queries == 0;
 }
 
 IndexBatch batch_of(const IndexLaunch& l) {
@@ -47,29 +23,21 @@ IndexBatch batch_of(const IndexLaunch& l) {
           s.max_queries,  s.max_blocks, s.heads,       s.total_queries * s.heads};
 }
 
-// Lays the schedule's arrays out from `base` and returns the bytes they take.
-size_t place_schedule(const IndexShape& shape, void* base, IndexSchedule* out) {
-  IndexSchedule& s = *out;
-  s.tile_rows = is_small(shape) ? kSmallTile : kLargeTile;
-  const int64_t rows = int64_t{shape.total_queries} * shape.heads;
-  s.tile_cap = static_cast<int>(rows / s.tile_rows) + shape.num_requests;
-  s.window_blocks = s.tile_rows == kSmallTile || s.tile_cap <= kFewTiles ? shape.max_blocks : kWindowBlocks;
-  s.windows = (shape.max_blocks + s.window_blocks - 1) / s.window_blocks;
-  s.ctas = shape.num_sms;
-  size_t at = 0;
-  const auto take = [&](size_t bytes) {
-    void* place = static_cast<char*>(base) + at;
-    at += (bytes + kAlign - 1) / kAlign * kAlign;
-    return place;
-  };
-  const size_t pieces = size_t(s.windows) * (s.tile_cap + s.ctas);
-  s.request_tile = static_cast<int32_t*>(take(sizeof(int32_t) * shape.num_requests));
-  s.tiles = static_cast<IndexTile*>(take(sizeof(IndexTile) * s.tile_cap));
-  s.prefix = static_cast<int32_t*>(take(sizeof(int32_t) * s.windows * (s.tile_cap + 1)));
-  s.pieces = static_cast<IndexPiece*>(take(sizeof(IndexPiece) * pieces));
-  s.cta_pieces = static_cast<int2*>(take(sizeof(int2) * s.windows * s.ctas));
-  s.tile_ctas = static_cast<int2*>(take(sizeof(int2) * s.windows * s.tile_cap));
-  return at;
+// The schedule's arrays from `base` on.
+IndexSchedule place_schedule(const IndexShape& shape, void* base) {
+  const IndexScheduleLayout at = index_schedule_layout(shape);
+  const auto place = [&](size_t offset) -> void* { return static_cast<char*>(base) + offset; };
+  return {.request_tile = static_cast<int32_t*>(place(at.request_tile)),
+          .tiles = static_cast<IndexTile*>(place(at.tiles)),
+          .prefix = static_cast<int32_t*>(place(at.prefix)),
+          .pieces = static_cast<IndexPiece*>(place(at.pieces)),
+          .cta_pieces = static_cast<int2*>(place(at.cta_pieces)),
+          .tile_ctas = static_cast<int2*>(place(at.tile_ctas)),
+          .tile_rows = at.tile_rows,
+          .tile_cap = at.tile_cap,
+          .windows = at.windows,
+          .window_blocks = at.window_blocks,
+          .ctas = at.ctas};
 }
 
 bool one_query_each(const IndexLaunch& l) {
@@ -122,9 +90,8 @@ cudaError_t run_tile(const IndexLaunch& l, cudaStream_t stream) {
   if (error == cudaSuccess) error = hopper::make_tensor_map(key_view, &keys);
   if (error != cudaSuccess) return error;
   const IndexSelection selection{l.selection.top_k, l.selection.local_blocks, l.selection.init_blocks};
-  IndexSchedule schedule;
-  place_schedule(l.shape, l.schedule, &schedule);
-  const bool dense = is_dense(l.shape);
+  const IndexSchedule schedule = place_schedule(l.shape, l.schedule);
+  const bool dense = keeps_scores(l.shape);
   uint64_t* lists = dense ? nullptr : static_cast<uint64_t*>(l.workspace);
   float* scores = dense ? static_cast<float*>(l.workspace) : nullptr;
   error = launch_index_tile({batch, selection, schedule, lists, scores}, l.key_type, q, keys, stream);
@@ -136,34 +103,16 @@ cudaError_t run_tile(const IndexLaunch& l, cudaStream_t stream) {
 
 }  // namespace
 
-size_t index_schedule_bytes(const IndexShape& shape) {
-  if (empty(shape)) return 0;
-  if (uses_scan(shape)) return kAlign;  // the counter of tickets
-  IndexSchedule schedule;
-  return place_schedule(shape, nullptr, &schedule);
-}
-
-size_t index_workspace_bytes(const IndexShape& shape) {
-  if (empty(shape)) return 0;
-  if (uses_scan(shape))
-    return sizeof(float) * shape.total_queries * shape.heads * shape.max_blocks * kMaxUnitsPerBlock;
-  if (is_dense(shape)) return dense_bytes(shape);
-  IndexSchedule s;
-  place_schedule(shape, nullptr, &s);
-  return sizeof(uint64_t) * s.windows * (s.tile_cap + s.ctas) * s.tile_rows * kListLength;
-}
-
 cudaError_t prepare_index(const IndexLaunch& launch, cudaStream_t stream) {
-  if (empty(launch.shape)) return cudaSuccess;
+  if (launch.shape.is_empty()) return cudaSuccess;
   if (!valid(launch)) return cudaErrorInvalidValue;
-  if (uses_scan(launch.shape)) return cudaMemsetAsync(launch.schedule, 0, kAlign, stream);
-  IndexSchedule schedule;
-  place_schedule(launch.shape, launch.schedule, &schedule);
-  return launch_index_schedule(batch_of(launch), schedule, stream);
+  if (uses_scan(launch.shape))
+    return cudaMemsetAsync(launch.schedule, 0, index_schedule_bytes(launch.shape), stream);
+  return launch_index_schedule(batch_of(launch), place_schedule(launch.shape, launch.schedule), stream);
 }
 
 cudaError_t launch_index(const IndexLaunch& launch, cudaStream_t stream) {
-  if (empty(launch.shape)) return cudaSuccess;
+  if (launch.shape.is_empty()) return cudaSuccess;
   if (!valid(launch)) return cudaErrorInvalidValue;
   return uses_scan(launch.shape) ? run_scan(launch, stream) : run_tile(launch, stream);
 }

@@ -13,23 +13,11 @@
 
 #include <cstdint>
 
+#include "msa/layout/index_layout.h"
 #include "msa/msa.h"
 #include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
-
-// Host-known maxima of a step; all sizes follow from them.
-struct IndexShape {
-  int num_requests = 0;     // rows of the block table, <= kMaxIndexRequests
-  int total_queries = 0;    // rows of q
-  int max_queries = 0;      // of one request
-  int max_blocks = 0;       // columns of the block table
-  int heads = 0;            // index heads of this rank
-  int num_sms = 0;          // multiprocessors of the device
-  bool one_kernel = false;  // few queries are scored as many are, to the bit
-};
-
-inline constexpr int kMaxIndexRequests = 4096;
 
 struct IndexLaunch {
   IndexShape shape;
@@ -54,9 +42,6 @@ struct IndexScores {
   int units_per_block;
   uint32_t* counter;  // to be set to 0 before the next scan; nullptr: there was none
 };
-
-size_t index_schedule_bytes(const IndexShape& shape);
-size_t index_workspace_bytes(const IndexShape& shape);
 
 // Once for each step, before its first layer: cuts the step's work into equal shares for the SMs.
 cudaError_t prepare_index(const IndexLaunch& launch, cudaStream_t stream);

@@ -21,9 +21,6 @@ struct IndexSelection {
 
 // ---- scan ----
 
-inline constexpr int kMaxScanRows = 32;
-inline constexpr int kMaxUnitsPerBlock = 4;
-
 struct IndexScanParams {
   IndexBatch batch;
   int top_k;          // requests that see no more blocks are not scanned
@@ -45,30 +42,6 @@ struct IndexSelectParams {
 
 // ---- tile ----
 
-// Blocks are walked in windows: all CTAs work inside one window (32 MiB of bf16 keys) before the next, so
-// that each key is read from device memory once and from the L2 by the other row tiles. Inside a window the
-// work, ordered by row tile and then by block, is cut into one contiguous share for each CTA; a CTA's part of
-// one row tile is a piece.
-inline constexpr int kWindowBlocks = 1024;
-inline constexpr int kFewTiles = 4;  // with so few row tiles there is little to share: one window
-inline constexpr int kListLength = 16;
-
-struct alignas(16) IndexTile {
-  int32_t request;
-  int32_t first_row;  // inside the request
-  int32_t rows;       // valid rows, <= the tile's height
-  int32_t blocks;     // blocks that its last row sees
-};
-
-// A CTA's contiguous run of blocks of one row tile.
-struct alignas(16) IndexPiece {
-  int32_t request, first_row, rows;  // as its tile's
-  int32_t first_block, blocks;
-  int32_t q_row;           // first row of q
-  int32_t first_position;  // of the request's first query
-  int32_t unused;
-};
-
 // The schedule buffer. tile_cap, windows and ctas are host-known. The piece of tile t on CTA c has index t +
 // c in its window: one of the two moves on from each piece to the next.
 struct IndexSchedule {
@@ -80,11 +53,6 @@ struct IndexSchedule {
   int2* tile_ctas;        // [windows, tile_cap] first and last CTA that works on each tile
   int tile_rows, tile_cap, windows, window_blocks, ctas;
 };
-
-// All scores are kept instead of lists where a row sees few blocks, or where the scores of small tiles take
-// little memory.
-inline constexpr int kDenseBlocks = 128;
-inline constexpr int64_t kDenseBytes = int64_t{64} << 20;
 
 struct IndexTileParams {
   IndexBatch batch;

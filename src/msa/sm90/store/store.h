@@ -10,11 +10,10 @@
 
 #include <cstdint>
 
+#include "msa/layout/plan_layout.h"
 #include "sm90/tensor_map.h"
 
 namespace msa::sm90 {
-
-inline constexpr int kMaxRotaryDim = 128;
 
 // cos and sin of a step's rows, once for all its layers: cos(float(position) * inv_freq) * factor, the angle
 // in f32, its functions in double, so that positions of a million are as exact as the first.
