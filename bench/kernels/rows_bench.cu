@@ -13,7 +13,7 @@
 #include "ops/cuda/router.h"
 #include "ops/cuda/rows.h"
 #include "ops/cuda/sample/sample.h"
-#include "ops/cuda/sample/sample_batch.h"
+#include "ops/sample_batch.h"
 
 namespace {
 

@@ -13,6 +13,7 @@
 #include "base/tensor.h"
 #include "device/exec.h"
 #include "engine/schedule/wait_reason.h"
+#include "model/ledger.h"
 
 namespace sparrow {
 
@@ -54,9 +55,10 @@ struct EngineInfo {
   std::string device;   // "cpu", or the GPU's name
   std::string kernels;  // instruction set
   int threads = 0;
-  size_t weight_bytes = 0;     // in the device's memory; 0: used where the checkpoint is mapped
-  size_t workspace_bytes = 0;  // 0: not known ahead
-  size_t device_bytes = 0;     // of a GPU in all
+  size_t weight_bytes = 0;           // in the device's memory; 0: used where the checkpoint is mapped
+  size_t workspace_bytes = 0;        // 0: not known ahead
+  std::vector<LedgerRow> workspace;  // the same by its parts, as `sparrow plan` names them
+  size_t device_bytes = 0;           // of a GPU in all
   size_t cache_bytes = 0;
   int num_blocks = 0;
   int64_t cache_tokens = 0;

@@ -82,6 +82,10 @@ Status validate(const Request& request, const RequestLimits& limits) {
   if (request.min_tokens < 0 || request.min_tokens > request.max_tokens)
     return invalid("min_tokens", strf("min_tokens must be in [0, max_tokens = {}], got {}",
                                       request.max_tokens, request.min_tokens));
+  if (request.stop_ids.size() > static_cast<size_t>(limits.vocab_size))
+    return invalid("stop_token_ids",
+                   strf("stop_token_ids holds {} entries, more than the {} ids of the vocabulary",
+                        request.stop_ids.size(), limits.vocab_size));
   for (const int32_t id : request.stop_ids)
     if (id < 0 || id >= limits.vocab_size)
       return invalid("stop_token_ids", strf("stop_token_ids holds {}, which is not in the vocabulary [0, {})",

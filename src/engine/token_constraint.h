@@ -17,7 +17,7 @@ struct NextIds {
     kOnly,    // nothing else; no rule where the request has none, or min_tokens are not reached
   };
 
-  std::span<const int32_t> allowed = {};  // only these; empty: all. Until advance()
+  std::span<const int32_t> allowed = {};  // only these, each once; empty: all. Until advance()
   End end = End::kFree;
 };
 

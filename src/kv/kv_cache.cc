@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <utility>
 
 namespace sparrow {
@@ -20,6 +21,19 @@ size_t KvCacheShape::index_page_bytes() const {
 size_t KvCacheShape::block_bytes() const {
   const auto sparse = std::count(layer_is_sparse.begin(), layer_is_sparse.end(), 1);
   return kv_page_bytes() * num_layers() + index_page_bytes() * sparse;
+}
+
+int KvCacheShape::num_lanes() const {
+  return num_layers() +
+         static_cast<int>(std::count_if(layer_is_sparse.begin(), layer_is_sparse.end(), std::identity()));
+}
+
+int64_t KvCacheShape::num_scales() const {
+  return dtype == DType::kF8E4M3 ? int64_t{2} * num_layers() * kv_heads : 0;
+}
+
+KvTables lay_out_kv_tables(Arena& arena, const KvCacheShape& shape) {
+  return {.lanes = arena.take<PageLane>(shape.num_lanes()), .scales = arena.take<float>(shape.num_scales())};
 }
 
 KvCacheLayout::KvCacheLayout(const KvCacheShape& shape) {

@@ -11,7 +11,9 @@
 
 #include "base/result.h"
 #include "base/tensor.h"
+#include "device/arena.h"
 #include "kv/block_table.h"
+#include "kv/page_lane.h"
 
 namespace sparrow {
 
@@ -24,6 +26,8 @@ struct KvCacheShape {
   std::vector<uint8_t> layer_is_sparse;  // [layers] sparse layers have index-K pages
 
   int num_layers() const { return static_cast<int>(layer_is_sparse.size()); }
+  int num_lanes() const;            // K and V of each layer, index-K of each sparse one
+  int64_t num_scales() const;       // of an F8_E4M3 cache, otherwise 0
   size_t kv_page_bytes() const;     // K and V of one block on one layer
   size_t index_page_bytes() const;  // index-K of one block on one sparse layer
   size_t block_bytes() const;       // a whole block, all layers
@@ -37,6 +41,13 @@ struct KvCacheLayout {
 
   explicit KvCacheLayout(const KvCacheShape& shape);
 };
+
+// What a cache on a GPU keeps there beside its pages.
+struct KvTables {
+  PageLane* lanes = nullptr;  // [num_lanes()]
+  float* scales = nullptr;    // [layers, kv_heads, 2 (K, V)] where pages are F8_E4M3, or none
+};
+KvTables lay_out_kv_tables(Arena& arena, const KvCacheShape& shape);
 
 class KvCache {
  public:

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Workspace: what a step needs beside weights and cache, from the configuration alone, so that what is
-// planned and what is allocated come from one place.
+// Workspace: what a step of the text model needs beside weights and cache, from the configuration alone.
 #pragma once
 
 #include <cstdint>
@@ -8,13 +7,15 @@
 
 #include "base/result.h"
 #include "config/config.h"
+#include "device/arena.h"
 #include "device/exec.h"
 #include "model/ledger.h"
 #include "model/sharding.h"
+#include "model/step_buffers.h"
 
 namespace sparrow {
 
-// The largest step.
+// The largest step on a CPU.
 struct StepLimits {
   int64_t max_tokens = 0;
   int64_t max_sequences = 0;  // also the rows of logits
@@ -25,18 +26,15 @@ struct Workspace {
   std::vector<LedgerRow> rows;  // in the order of a step
   int64_t bytes = 0;
 
+  void add(std::string_view name, int64_t bytes_of_row);
   // Bytes of the row called `name`; it exists.
   int64_t of(std::string_view name) const;
 };
 
-// What one rank takes on a GPU, each buffer a multiple of 256 bytes. Error: a shape that the GPU kernels do
-// not take.
+// What CudaTextModel allocates for one rank on a Hopper card with so many multiprocessors, to the byte: its
+// own layout is counted. Error: a shape that the GPU kernels do not take.
 Result<Workspace> gpu_workspace(const ModelConfig& config, const ParallelConfig& parallel,
-                                const StepLimits& step);
-
-// What the attention kernels for Hopper keep for themselves: the largest terms of msa::gpu::Plan's workspace,
-// without those that stay below a hundredth.
-int64_t gpu_attention_bytes(const ModelConfig& config, int query_heads, int kv_heads, const StepLimits& step);
+                                const GpuStepLimits& limits, int num_sms);
 
 // Scratch memory on the CPU with that instruction set and so many threads: no less than a step takes, and not
 // much more.

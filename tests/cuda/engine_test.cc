@@ -4,13 +4,8 @@
 // near-tie between experts or blocks falls the other way now and then: of the sure ids nearly all are equal.
 #include <gtest/gtest.h>
 
-#include "checkpoint/random/synthetic.h"
 #include "engine/ranks/rank_group.h"
-#include "model/device_layout.h"
-#include "model/workspace.h"
 #include "support/engine/equality_scenario.h"
-#include "support/m3_config.h"
-#include "support/temp_dir.h"
 
 namespace sparrow {
 namespace {
@@ -96,34 +91,6 @@ TEST(CudaEngine, CachedBlocksAreReadAndTheirLossShows) {
   const Answer spoiled = ask(*core, 3, prompt);
   EXPECT_GE(spoiled.cached_tokens, 384);
   EXPECT_NE(spoiled.ids, cold.ids);
-}
-
-// `sparrow plan` counts with gpu_workspace() and device_weight_bytes(): they must be what is taken.
-TEST(CudaEngine, TakesTheMemoryThatIsPlanned) {
-  const ModelConfig full = parse_config(test::m3_config_json(), "").value();
-  for (const int parallel_size : {4, 8})
-    for (const int tokens : {512, 8192}) {
-      ModelConfig config = full;
-      config.num_layers = 5;
-      config.layer_is_sparse.resize(5);
-      config.layer_is_moe.resize(5);
-      const RankOptions options{.cache_tokens = 1024,
-                                .max_context = 131072,
-                                .max_step_tokens = tokens,
-                                .max_step_sequences = 64,
-                                .gpu = {.parallel_size = parallel_size, .dummy_seed = 1}};
-      const ParallelConfig parallel{.size = parallel_size};
-      const Workspace planned = gpu_workspace(config, parallel, {tokens, 64, 131072}).value();
-      const auto group = create_rank_group(config, {}, options).value();
-      const EngineInfo& info = group->info();
-      EXPECT_EQ(info.weight_bytes, device_weight_bytes(config, parallel).value());
-      const auto workspace = static_cast<double>(planned.bytes - planned.of("CUDA graphs, context"));
-      const auto taken = static_cast<double>(info.workspace_bytes);
-      const auto weights = static_cast<double>(info.weight_bytes);
-      // Small terms of the attention kernels' workspace are not counted one by one.
-      EXPECT_NEAR(taken / workspace, 1.0, 0.03) << parallel_size << " ranks, " << tokens << " tokens";
-      EXPECT_NEAR((weights + taken) / (weights + workspace), 1.0, 0.001);
-    }
 }
 
 }  // namespace

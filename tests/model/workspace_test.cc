@@ -4,12 +4,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <numeric>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/random/synthetic.h"
 #include "model/batch.h"
+#include "model/device_layout.h"
 #include "model/text_model.h"
 #include "support/m3_config.h"
 #include "support/temp_dir.h"
@@ -21,16 +23,31 @@ ModelConfig m3() {
   return parse_config(test::m3_config_json(), "").value();
 }
 
+GpuStepLimits limits_of(int tokens, int sequences, int64_t context) {
+  return {.max_tokens = tokens,
+          .max_sequences = sequences,
+          .max_logits = max_logit_rows(tokens, sequences),
+          .max_context = context};
+}
+
+constexpr int kHopperSms = 132;
+
 TEST(Workspace, BuffersOfAStepOfM3OnEightGpus) {
-  const StepLimits step{.max_tokens = 8192, .max_sequences = 256, .max_context = 131072};
-  const auto workspace = gpu_workspace(m3(), {.size = 8}, step);
+  const auto workspace = gpu_workspace(m3(), {.size = 8}, limits_of(8192, 256, 131072), kHopperSms);
   ASSERT_TRUE(workspace.ok()) << workspace.error().message;
-  EXPECT_EQ(workspace->of("residual, norm, delta"), 3 * 8192 * 6144 * 2);
+  // The residual of one token has a second place.
+  EXPECT_EQ(workspace->of("residual, norm, delta"), 3 * 8192 * 6144 * 2 + 6144 * 2);
   // 8 query heads, K, V, index query and index key; then the turned queries and index queries.
   EXPECT_EQ(workspace->of("projections"), 8192 * 128 * 2 * (8 + 1 + 1 + 1 + 1 + 8 + 1));
   EXPECT_EQ(workspace->of("attention output"), 8192 * 8 * 128 * 2);
   EXPECT_EQ(workspace->of("selected blocks"), 8192 * 16 * 4);
-  EXPECT_EQ(workspace->of("experts"), 8192 * 5 * 384 * 2 + 8192 * 5 * 6144 * 2);
+  // Ids and weights; logits of few rows in 8 parts, and of many.
+  EXPECT_EQ(workspace->of("routing"), 8192 * 4 * (4 + 4) + 4 * 128 * (768 * 8 + 8192));
+  // Hidden rows and outputs of 4 experts and the shared one; a row for each place and a place for each row;
+  // the shares of experts; two words.
+  const int64_t shares = (12 * (128 + 1 + 8192 * 5 / 160) + 255) / 256 * 256;
+  EXPECT_EQ(workspace->of("experts"),
+            8192 * 5 * 384 * 2 + 8192 * 5 * 6144 * 2 + 8192 * (5 + 4) * 4 + shares + 2 * 256);
   EXPECT_EQ(workspace->of("logits"), 256 * 25008 * 4);
   EXPECT_EQ(workspace->of("router as bf16 terms"), int64_t{57} * 3 * 128 * 6144 * 2);
   int64_t sum = 0;
@@ -39,18 +56,61 @@ TEST(Workspace, BuffersOfAStepOfM3OnEightGpus) {
 }
 
 TEST(Workspace, GrowsWithTheStepAndNotWithoutIt) {
-  const auto bytes = [](const StepLimits& step) { return gpu_workspace(m3(), {.size = 8}, step)->bytes; };
-  const int64_t base = bytes({2048, 64, 131072});
-  EXPECT_GT(bytes({4096, 64, 131072}), base);
-  EXPECT_GT(bytes({2048, 128, 131072}), base);
-  EXPECT_GT(bytes({2048, 64, 1048576}), base);
-  EXPECT_GT(bytes({1, 1, 1}), 0);
+  const auto bytes = [](int tokens, int sequences, int64_t context) {
+    return gpu_workspace(m3(), {.size = 8}, limits_of(tokens, sequences, context), kHopperSms)->bytes;
+  };
+  const int64_t base = bytes(2048, 64, 131072);
+  EXPECT_GT(bytes(4096, 64, 131072), base);
+  EXPECT_GT(bytes(2048, 128, 131072), base);
+  EXPECT_GT(bytes(2048, 64, 1048576), base);
+  EXPECT_GT(bytes(1, 1, 1), 0);
+}
+
+// With memory, the buffers of a step lie behind each other in it, each at its alignment, and fill it.
+TEST(Workspace, BuffersOfAStepDoNotOverlap) {
+  const ModelConfig config = m3();
+  const RankShape rank = rank_shape(make_device_layout(config, {.size = 8}).value());
+  const GpuStepLimits limits = limits_of(64, 16, 4096);
+  constexpr int64_t kAttention = 1000;
+  Arena counted;
+  lay_out_step<BFloat16>(counted, config, rank, limits, kAttention);
+  std::byte* const base = reinterpret_cast<std::byte*>(size_t{1} << 20);  // never touched
+  Arena arena(base);
+  const StepBuffers<BFloat16> at = lay_out_step<BFloat16>(arena, config, rank, limits, kAttention);
+  EXPECT_EQ(arena.used(), counted.used());
+  const int64_t tokens = 64, hidden = config.hidden_size;
+  std::vector<std::pair<const void*, int64_t>> buffers = {{at.residual, tokens * hidden * 2},
+                                                          {at.normed, tokens * hidden * 2},
+                                                          {at.delta, tokens * hidden * 2},
+                                                          {at.next_residual, hidden * 2},
+                                                          {at.qkv, tokens * 12 * 128 * 2},
+                                                          {at.q, tokens * 8 * 128 * 2},
+                                                          {at.index_q, tokens * 128 * 2},
+                                                          {at.attended, tokens * 8 * 128 * 2},
+                                                          {at.selected, tokens * 16 * 4},
+                                                          {at.attention, kAttention},
+                                                          {at.expert_ids, tokens * 4 * 4},
+                                                          {at.expert_weights, tokens * 4 * 4},
+                                                          {at.router, 4 * 128 * 9 * tokens},
+                                                          {at.logits, tokens * 25008 * 4},
+                                                          {at.products, 32 << 20}};
+  buffers.emplace_back(at.experts, ops::cuda::moe_workspace_bytes(expert_shape(config, 128, 384), 64));
+  for (const BFloat16* part : at.router_parts)
+    if (part != nullptr) buffers.emplace_back(part, 3 * 128 * hidden * 2);
+  std::sort(buffers.begin(), buffers.end());
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    const auto* begin = static_cast<const std::byte*>(buffers[i].first);
+    const auto* end =
+        i + 1 < buffers.size() ? static_cast<const std::byte*>(buffers[i + 1].first) : base + arena.used();
+    EXPECT_EQ((begin - base) % 256, 0);
+    EXPECT_LE(buffers[i].second, end - begin) << "buffer " << i;
+  }
 }
 
 TEST(Workspace, ShapesThatTheKernelsDoNotTakeAreRefused) {
   ModelConfig odd = m3();
   odd.hidden_size = 96;
-  EXPECT_FALSE(gpu_workspace(odd, {.size = 1}, {512, 16, 4096}).ok());
+  EXPECT_FALSE(gpu_workspace(odd, {.size = 1}, limits_of(512, 16, 4096), kHopperSms).ok());
 }
 
 // No less than a step takes, on every instruction set and with any number of threads; and not much more, or

@@ -7,7 +7,7 @@
 #include "base/math.h"
 #include "cli/args/byte_size.h"
 #include "cli/load_model.h"
-#include "model/device_layout.h"
+#include "engine/memory/gpu_memory.h"
 
 namespace sparrow::cli {
 namespace {
@@ -16,34 +16,38 @@ constexpr double kGiB = 1024.0 * 1024 * 1024;
 
 struct GpuKind {
   std::string_view name;
-  double gib;         // that a program can have of it
+  double gib;  // that a program can have of it
+  int num_sms;
   bool runs_kernels;  // there are kernels for it; the others are there to compare
 };
 
 // What programs get of the memory in the data sheet: the H200's was read off one, the others are what their
 // users report.
 constexpr std::array kKinds = {
-    GpuKind{"h100", 79.1, true},  GpuKind{"h800", 79.1, true},   GpuKind{"h20", 95.0, true},
-    GpuKind{"h200", 139.8, true}, GpuKind{"b200", 178.3, false},
+    GpuKind{"h100", 79.1, 132, true},  GpuKind{"h800", 79.1, 132, true},   GpuKind{"h20", 95.0, 78, true},
+    GpuKind{"h200", 139.8, 132, true}, GpuKind{"b200", 178.3, 148, false},
 };
 
 struct Card {
   std::string name;
   int64_t bytes;
+  int num_sms;
   bool runs_kernels;
 };
 
 Result<Card> find_card(const std::string& name) {
   std::string known;
   for (const GpuKind& kind : kKinds) {
-    if (kind.name == name) return Card{name, static_cast<int64_t>(kind.gib * kGiB), kind.runs_kernels};
+    if (kind.name == name)
+      return Card{name, static_cast<int64_t>(kind.gib * kGiB), kind.num_sms, kind.runs_kernels};
     known += strf("{}, ", kind.name);
   }
   const auto bytes = parse_byte_size(name, "--gpu");
   if (!bytes.ok())
     return Error{Errc::kInvalidArgument,
                  strf("--gpu must be one of {}cpu, or a size such as 96G, got {}", known, name)};
-  return Card{"GPU of " + byte_string(bytes.value()), bytes.value(), true};
+  constexpr int kSms = 132;  // of most Hopper cards
+  return Card{"GPU of " + byte_string(bytes.value()), bytes.value(), kSms, true};
 }
 
 void fill_cache_types(MemoryPlan& plan, const ModelConfig& config, DType kv_dtype) {
@@ -55,7 +59,7 @@ void fill_cache_types(MemoryPlan& plan, const ModelConfig& config, DType kv_dtyp
 }
 
 void size_cache(MemoryPlan& plan, std::optional<int64_t> cache_bytes) {
-  const int64_t left = plan.budget_bytes - plan.weight_bytes - plan.workspace.bytes;
+  const int64_t left = plan.budget_bytes - plan.fixed_bytes();
   plan.num_blocks = std::max<int64_t>(cache_bytes.value_or(left), 0) / plan.block_bytes();
   plan.fits = left >= plan.block_bytes() && plan.num_blocks > 0 && plan.cache_bytes() <= left &&
               !(plan.is_length_given && plan.cache_tokens() < plan.max_model_len);
@@ -97,19 +101,26 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
   ModelConfig held = config;
   held.quant = QuantFormat::kNone;
   held.dtype = DType::kBF16;
+  plan.max_model_len = o.max_model_len > 0 ? o.max_model_len : config.max_positions;
+  plan.is_length_given = o.max_model_len > 0;
+  const int tokens =
+      std::max(o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens : kGpuBatchTokens, o.max_num_seqs);
+  GpuMemory memory = SPARROW_TRY(plan_gpu_memory(held, parallel,
+                                                 {.max_tokens = tokens,
+                                                  .max_sequences = o.max_num_seqs,
+                                                  .max_logits = max_logit_rows(tokens, o.max_num_seqs),
+                                                  .max_context = plan.max_model_len,
+                                                  .kv_dtype = plan.kv_dtype},
+                                                 card.num_sms));
+  plan.weight_bytes = memory.weight_bytes;
+  plan.workspace = std::move(memory.workspace);
+  plan.driver = std::move(memory.driver);
+  plan.pinned_bytes = memory.pinned_bytes;
   const Ledger ledger = make_ledger(held, parallel, DType::kBF16, DType::kBF16, /*vision=*/false);
   plan.weights = ledger.weights;
-  plan.weight_bytes = static_cast<int64_t>(SPARROW_TRY(device_weight_bytes(held, parallel)));
   if (const int64_t padding = plan.weight_bytes - ledger.weight_bytes; padding > 0)
     plan.weights.push_back({"padding for the kernels", padding});
   plan.stored_bytes = make_ledger(config, parallel, DType::kBF16, DType::kBF16, false).weight_bytes;
-  plan.max_model_len = o.max_model_len > 0 ? o.max_model_len : config.max_positions;
-  plan.is_length_given = o.max_model_len > 0;
-  const int tokens = o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens : kGpuBatchTokens;
-  plan.workspace = SPARROW_TRY(gpu_workspace(held, parallel,
-                                             {.max_tokens = std::max(tokens, o.max_num_seqs),
-                                              .max_sequences = o.max_num_seqs,
-                                              .max_context = plan.max_model_len}));
   size_cache(plan, o.kv_cache_bytes);
   return plan;
 }
@@ -128,7 +139,7 @@ std::optional<MemoryPlan> changed(const ModelConfig& config, MemoryPlanOptions o
 }
 
 void add_problem(MemoryPlan& plan) {
-  const int64_t need = plan.weight_bytes + plan.workspace.bytes + plan.block_bytes();
+  const int64_t need = plan.fixed_bytes() + plan.block_bytes();
   if (need > plan.budget_bytes)
     plan.advice.push_back(
         strf("does not fit: weights, workspace and one block of cache need {}, and {} may be used",

@@ -41,6 +41,8 @@ struct MemoryPlan {
   int64_t weight_bytes = 0;
   int64_t stored_bytes = 0;  // of the same weights in the checkpoint
   Workspace workspace;
+  Workspace driver;          // what is left to a GPU's driver: not ours, not exact
+  int64_t pinned_bytes = 0;  // page-locked memory of the host
   DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;
   int64_t kv_token_bytes = 0, index_token_bytes = 0;
   int64_t num_blocks = 0;
@@ -50,7 +52,8 @@ struct MemoryPlan {
   int64_t block_bytes() const { return (kv_token_bytes + index_token_bytes) * 128; }
   int64_t cache_bytes() const { return block_bytes() * num_blocks; }
   int64_t cache_tokens() const { return num_blocks * 128; }
-  int64_t used_bytes() const { return weight_bytes + workspace.bytes + cache_bytes(); }
+  int64_t fixed_bytes() const { return weight_bytes + workspace.bytes + driver.bytes; }
+  int64_t used_bytes() const { return fixed_bytes() + cache_bytes(); }
   // Tokens of the longest request that can be served.
   int64_t longest_request() const { return std::min(max_model_len, cache_tokens()); }
   int64_t full_requests() const;  // of max_model_len tokens, at the same time

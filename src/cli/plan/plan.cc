@@ -73,6 +73,7 @@ class Table {
     if (plan_.stored_bytes < plan_.weight_bytes * 9 / 10)
       text(strf("  {} in the checkpoint, widened to bf16 on the GPU", byte_string(plan_.stored_bytes)));
     part(plan_.is_cpu ? "scratch" : "workspace", plan_.workspace.bytes, plan_.workspace.rows);
+    if (plan_.driver.bytes > 0) part("driver, about", plan_.driver.bytes, plan_.driver.rows);
     line("cache", plan_.cache_bytes(), true);
     token_line("K and V", plan_.kv_token_bytes, plan_.kv_dtype);
     token_line("index keys", plan_.index_token_bytes, plan_.index_dtype);
@@ -83,6 +84,8 @@ class Table {
     row("longest request", strf("{:>14}  tokens", grouped(plan_.longest_request())));
     row(strf("requests of {} tokens", grouped(plan_.max_model_len)),
         strf("{:>14}  at the same time", grouped(plan_.full_requests())));
+    if (plan_.pinned_bytes > 0)
+      row("page-locked host memory", strf("{:>14}", byte_string(plan_.pinned_bytes)));
     for (size_t i = 0; i < plan_.advice.size(); ++i) text((i == 0 ? "\n" : "") + plan_.advice[i]);
   }
 
@@ -124,13 +127,13 @@ class Table {
       const double share = static_cast<double>(bytes) / static_cast<double>(plan_.memory_bytes);
       return static_cast<int>(std::lround(std::clamp(share, 0.0, 1.0) * kBarWidth));
     };
-    const int weights = cells(plan_.weight_bytes),
-              workspace = cells(plan_.weight_bytes + plan_.workspace.bytes), used = cells(plan_.used_bytes());
+    const int weights = cells(plan_.weight_bytes), workspace = cells(plan_.fixed_bytes()),
+              used = cells(plan_.used_bytes());
     std::string picture = "\n";
     for (int i = 0; i < kBarWidth; ++i)
       picture += i < weights ? "█" : i < workspace ? "▓" : i < used ? "▒" : "·";
     text(picture);
-    text(strf("█ weights  ▓ {}  ▒ cache  · free\n", plan_.is_cpu ? "scratch" : "workspace"));
+    text(strf("█ weights  ▓ {}  ▒ cache  · free\n", plan_.is_cpu ? "scratch" : "workspace, driver"));
   }
 
   const MemoryPlan& plan_;
@@ -150,6 +153,11 @@ void print_json(const std::string& name, const ModelConfig& config, const Memory
   rows("weights", plan.weights);
   json.key("workspace_bytes").integer(plan.workspace.bytes);
   rows("workspace", plan.workspace.rows);
+  if (!plan.is_cpu) {
+    json.key("driver_bytes").integer(plan.driver.bytes);
+    rows("driver", plan.driver.rows);
+    json.key("pinned_host_bytes").integer(plan.pinned_bytes);
+  }
   json.key("kv_cache_dtype").string(type_name(plan.kv_dtype));
   json.key("kv_token_bytes").integer(plan.kv_token_bytes);
   json.key("index_token_bytes").integer(plan.index_token_bytes);

@@ -14,6 +14,13 @@ Error invalid(const char* field, std::string message) {
   return {Errc::kInvalidArgument, std::move(message), field};
 }
 
+// What draws are given of memory holds lists of this length.
+Status check_size(size_t count, const char* field, int vocab_size) {
+  if (count <= static_cast<size_t>(vocab_size)) return Ok{};
+  return invalid(
+      field, strf("{} holds {} entries, more than the {} ids of the vocabulary", field, count, vocab_size));
+}
+
 Status check_ids(std::span<const int32_t> ids, const char* field, int vocab_size) {
   for (const int32_t id : ids)
     if (id < 0 || id >= vocab_size)
@@ -72,6 +79,9 @@ Status validate(const SamplingParams& params, int vocab_size) {
                    strf("repetition_penalty must be a number > 0, got {}", params.repetition_penalty));
   SPARROW_TRY(check_finite(params.presence_penalty, "presence_penalty"));
   SPARROW_TRY(check_finite(params.frequency_penalty, "frequency_penalty"));
+  SPARROW_TRY(check_size(params.logit_bias.size(), "logit_bias", vocab_size));
+  SPARROW_TRY(check_size(params.allowed_ids.size(), "allowed_token_ids", vocab_size));
+  SPARROW_TRY(check_size(params.banned_ids.size(), "banned_token_ids", vocab_size));
   for (const auto& [id, bias] : params.logit_bias) {
     SPARROW_TRY(check_ids({&id, 1}, "logit_bias", vocab_size));
     if (!std::isfinite(bias))

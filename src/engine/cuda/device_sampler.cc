@@ -10,9 +10,20 @@
 namespace sparrow {
 
 using ops::cuda::LogprobsRow;
+using ops::cuda::SampleSpec;
 using ops::cuda::SampleStatus;
 
-void DeviceSampler::add_row(const DrawRequest& draw) {
+Result<DeviceSampler> DeviceSampler::create(const DrawLimits& limits) {
+  DeviceSampler sampler;
+  sampler.buffer_ = DrawBuffer(limits);
+  for (Run& run : sampler.runs_) {
+    run.host = SPARROW_TRY(PinnedBuffer::allocate(sampler.buffer_.bytes));
+    run.device = SPARROW_TRY(DeviceBuffer::allocate(sampler.buffer_.bytes));
+  }
+  return sampler;
+}
+
+SampleSpec DeviceSampler::spec_of(const DrawRequest& draw) {
   const SampleRow& row = draw.sample;
   const SamplingParams& params = row.params;
   seen_.clear();
@@ -29,80 +40,73 @@ void DeviceSampler::add_row(const DrawRequest& draw) {
     allowed = allowed_.empty() ? row.only.first(1) : std::span<const int32_t>(allowed_);
   }
   const bool nothing = !params.allowed_ids.empty() && !row.only.empty() && allowed_.empty();
-  batch_.add_row({.logits_row = static_cast<int>(draw.row),
-                  .temperature = params.temperature,
-                  .top_p = params.top_p,
-                  .top_k = params.top_k,
-                  .min_p = params.min_p,
-                  .repetition_penalty = params.repetition_penalty,
-                  .presence_penalty = params.presence_penalty,
-                  .frequency_penalty = params.frequency_penalty,
-                  .draw = uniform_draw(params.seed, row.choice, row.position),
-                  .seen = seen_,
-                  .bias = params.logit_bias,
-                  .allowed = allowed,
-                  .banned = params.banned_ids,
-                  .more_banned = nothing ? row.only.first(1) : row.more_banned});
+  return {.logits_row = static_cast<int>(draw.row),
+          .temperature = params.temperature,
+          .top_p = params.top_p,
+          .top_k = params.top_k,
+          .min_p = params.min_p,
+          .repetition_penalty = params.repetition_penalty,
+          .presence_penalty = params.presence_penalty,
+          .frequency_penalty = params.frequency_penalty,
+          .draw = uniform_draw(params.seed, row.choice, row.position),
+          .seen = seen_,
+          .bias = params.logit_bias,
+          .allowed = allowed,
+          .banned = params.banned_ids,
+          .more_banned = nothing ? row.only.first(1) : row.more_banned};
 }
 
-void DeviceSampler::launch(Run& run, const DeviceLogits& logits, cudaStream_t stream) {
-  size_t used = 0;
-  const auto take = [&](size_t bytes) {
-    const size_t offset = used;
-    used = (used + bytes + 15) / 16 * 16;
-    return offset;
-  };
-  const auto rows = static_cast<size_t>(batch_.rows());
-  const size_t wanted = run.wanted.size();
-  Layout& l = run.layout;
-  l = {.vocabulary = logits.vocabulary};
-  for (const LogprobsRow& row : run.wanted) l.top_stride = std::max(l.top_stride, row.num_top);
-  const size_t tops = wanted * static_cast<size_t>(l.top_stride);
-  l.batch = take(batch_.bytes());
-  l.wanted = take(wanted * sizeof(LogprobsRow));
-  l.ids = take(rows * sizeof(int32_t));
-  l.status = take(rows * sizeof(SampleStatus));
-  l.logprob = take(wanted * sizeof(float));
-  l.rank = take(wanted * sizeof(int32_t));
-  l.top_ids = take(tops * sizeof(int32_t));
-  l.top_logprobs = take(tops * sizeof(float));
-  l.end = used;
-  if (run.host.bytes() < used) {
-    constexpr size_t kFirstBytes = size_t{4} << 20;  // nobody needs more as a rule
-    const size_t bytes = std::max(kFirstBytes, 2 * used);
-    run.host = PinnedBuffer::allocate(bytes).value();
-    run.device = DeviceBuffer::allocate(bytes).value();
-  }
+void DeviceSampler::lay_out(Run& run, const DeviceLogits& logits, size_t draws) const {
+  run.vocabulary = logits.vocabulary;
+  run.top_stride = 0;
+  for (const LogprobsRow& row : run.wanted) run.top_stride = std::max(run.top_stride, row.num_top);
+  run.layout = buffer_.lay_out(static_cast<int>(draws), static_cast<int>(run.wanted.size()), run.top_stride);
+  SPARROW_CHECK_LE(run.layout.end, run.host.bytes());
+  if (!run.wanted.empty())
+    std::memcpy(run.host.data() + run.layout.wanted, run.wanted.data(),
+                run.wanted.size() * sizeof(LogprobsRow));
+}
 
+void DeviceSampler::send_batch(Run& run, const DeviceLogits& logits, int end, cudaStream_t stream) {
+  const DrawLayout& l = run.layout;
+  const int rows = batch_.rows(), first = end - rows;
+  SPARROW_CHECK_LE(batch_.bytes(), buffer_.batch_bytes);
   std::byte *host = run.host.data(), *device = run.device.data();
   batch_.pack(host + l.batch);
-  if (wanted > 0) std::memcpy(host + l.wanted, run.wanted.data(), wanted * sizeof(LogprobsRow));
-  SPARROW_CUDA(cudaMemcpyAsync(device, host, l.ids, cudaMemcpyHostToDevice, stream));
-  auto* ids = reinterpret_cast<int32_t*>(device + l.ids);
+  const size_t begin = first > 0 ? l.batch : l.wanted;
+  SPARROW_CUDA(cudaMemcpyAsync(device + begin, host + begin, l.batch + batch_.bytes() - begin,
+                               cudaMemcpyHostToDevice, stream));
   if (rows > 0)
     ops::cuda::sample({.logits = logits.data,
                        .row_stride = logits.vocabulary,
                        .batch = device + l.batch,
-                       .ids = ids,
-                       .status = reinterpret_cast<SampleStatus*>(device + l.status),
-                       .rows = batch_.rows(),
+                       .ids = reinterpret_cast<int32_t*>(device + l.ids) + first,
+                       .status = reinterpret_cast<SampleStatus*>(device + l.status) + first,
+                       .rows = rows,
                        .vocabulary = logits.vocabulary,
                        .plain_greedy = batch_.plain_greedy()},
                       stream);
-  if (wanted > 0)
+  batch_.clear();
+}
+
+void DeviceSampler::finish_launch(Run& run, const DeviceLogits& logits, cudaStream_t stream) {
+  const DrawLayout& l = run.layout;
+  std::byte* const device = run.device.data();
+  if (!run.wanted.empty())
     ops::cuda::logprobs({.logits = logits.data,
                          .row_stride = logits.vocabulary,
                          .wanted = reinterpret_cast<const LogprobsRow*>(device + l.wanted),
-                         .sampled_ids = ids,
+                         .sampled_ids = reinterpret_cast<int32_t*>(device + l.ids),
                          .logprob = reinterpret_cast<float*>(device + l.logprob),
                          .rank = reinterpret_cast<int32_t*>(device + l.rank),
                          .top_ids = reinterpret_cast<int32_t*>(device + l.top_ids),
                          .top_logprobs = reinterpret_cast<float*>(device + l.top_logprobs),
-                         .rows = static_cast<int>(wanted),
-                         .top_stride = l.top_stride,
+                         .rows = static_cast<int>(run.wanted.size()),
+                         .top_stride = run.top_stride,
                          .vocabulary = logits.vocabulary},
                         stream);
-  SPARROW_CUDA(cudaMemcpyAsync(host + l.ids, device + l.ids, l.end - l.ids, cudaMemcpyDeviceToHost, stream));
+  SPARROW_CUDA(cudaMemcpyAsync(run.host.data() + l.ids, device + l.ids, l.end - l.ids, cudaMemcpyDeviceToHost,
+                               stream));
   run.done.record(stream);
 }
 
@@ -112,9 +116,9 @@ TokenLogprobs DeviceSampler::Run::logprobs_at(int row, int32_t id) const {
   const auto* top_ids = reinterpret_cast<const int32_t*>(host.data() + layout.top_ids);
   const auto* top_logprobs = reinterpret_cast<const float*>(host.data() + layout.top_logprobs);
   TokenLogprobs result{.token = {id, logprob[row]}, .rank = rank[row], .top = {}};
-  const int count = std::min(wanted[static_cast<size_t>(row)].num_top, layout.vocabulary);
+  const int count = std::min(wanted[static_cast<size_t>(row)].num_top, vocabulary);
   for (int i = 0; i < count; ++i) {
-    const size_t at = static_cast<size_t>(row) * layout.top_stride + i;
+    const size_t at = static_cast<size_t>(row) * top_stride + i;
     result.top.push_back({top_ids[at], top_logprobs[at]});
   }
   return result;
@@ -124,11 +128,9 @@ void DeviceSampler::start(const DeviceLogits& logits, std::span<const DrawReques
                           cudaStream_t stream) {
   SPARROW_CHECK_LT(num_started_ - num_finished_, runs_.size());
   Run& run = runs_[num_started_++ % runs_.size()];
-  batch_.clear();
   run.wanted.clear();
   run.positions.clear();
   for (size_t i = 0; i < draws.size(); ++i) {
-    add_row(draws[i]);
     run.positions.push_back(draws[i].sample.position);
     if (draws[i].num_top_logprobs)
       run.wanted.push_back({.logits_row = static_cast<int32_t>(draws[i].row),
@@ -136,7 +138,20 @@ void DeviceSampler::start(const DeviceLogits& logits, std::span<const DrawReques
                             .sampled = static_cast<int32_t>(i),
                             .num_top = *draws[i].num_top_logprobs});
   }
-  if (!draws.empty()) launch(run, logits, stream);
+  if (draws.empty()) return;
+  lay_out(run, logits, draws.size());
+  batch_.clear();
+  for (size_t i = 0; i < draws.size(); ++i) {
+    const SampleSpec spec = spec_of(draws[i]);
+    if (batch_.rows() > 0 && batch_.bytes() + ops::cuda::SampleBatch::bytes_of(spec) > buffer_.batch_bytes) {
+      send_batch(run, logits, static_cast<int>(i), stream);
+      run.done.record(stream);
+      run.done.wait();  // the next ones go to the same place
+    }
+    batch_.add_row(spec);
+  }
+  send_batch(run, logits, static_cast<int>(draws.size()), stream);
+  finish_launch(run, logits, stream);
 }
 
 const int32_t* DeviceSampler::ids() const {
@@ -180,12 +195,14 @@ std::vector<std::optional<TokenLogprobs>> DeviceSampler::score(const DeviceLogit
   SPARROW_CHECK_EQ(num_started_, num_finished_);
   if (rows.empty()) return {};
   Run& run = runs_[0];
-  batch_.clear();
   run.wanted.clear();
   for (const PromptRow& row : rows)
     run.wanted.push_back(
         {.logits_row = static_cast<int32_t>(row.row), .id = row.id, .sampled = 0, .num_top = row.num_top});
-  launch(run, logits, stream);
+  lay_out(run, logits, 0);
+  batch_.clear();
+  send_batch(run, logits, 0, stream);
+  finish_launch(run, logits, stream);
   run.done.wait();
   std::vector<std::optional<TokenLogprobs>> scores;
   scores.reserve(rows.size());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // DeviceSampler: the draws of a step on the GPU, by the rules of Sampler. Ids and probabilities are all that
 // comes back. Two steps' draws may be under way, so that a step can start before the last one's ids are
-// fetched. Engine thread only.
+// fetched. Its memory is that of the largest step, taken once. Engine thread only.
 #pragma once
 
 #include <array>
@@ -12,8 +12,9 @@
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
 #include "engine/cpu/sampler.h"
+#include "engine/memory/draw_layout.h"
 #include "ops/cuda/sample/sample.h"
-#include "ops/cuda/sample/sample_batch.h"
+#include "ops/sample_batch.h"
 
 namespace sparrow {
 
@@ -25,6 +26,9 @@ struct DeviceLogits {
 
 class DeviceSampler {
  public:
+  DeviceSampler() = default;  // cannot draw
+  static Result<DeviceSampler> create(const DrawLimits& limits);
+
   // Rows of `logits` are those that the requests name. finish() waits for the older of at most two starts.
   void start(const DeviceLogits& logits, std::span<const DrawRequest> draws, cudaStream_t stream);
   std::vector<Draw> finish();
@@ -32,20 +36,17 @@ class DeviceSampler {
   std::vector<std::optional<TokenLogprobs>> score(const DeviceLogits& logits, std::span<const PromptRow> rows,
                                                   cudaStream_t stream);
 
+  size_t device_bytes() const { return kDrawRuns * runs_[0].device.bytes(); }
+
   // Where the ids of the last start() will be, in the order of its requests, until the next but one.
   const int32_t* ids() const;
 
  private:
-  // Where things are in a run's two buffers.
-  struct Layout {
-    size_t batch, wanted;  // sent
-    size_t ids, status, logprob, rank, top_ids, top_logprobs, end;
-    int top_stride, vocabulary;
-  };
   struct Run {
     PinnedBuffer host;    // both hold what is sent,
     DeviceBuffer device;  // then what comes back
-    Layout layout{};
+    DrawLayout layout;
+    int top_stride = 0, vocabulary = 0;
     std::vector<ops::cuda::LogprobsRow> wanted;
     std::vector<uint64_t> positions;  // of the draws
     Event done;
@@ -53,14 +54,20 @@ class DeviceSampler {
     TokenLogprobs logprobs_at(int row, int32_t id) const;
   };
 
-  void add_row(const DrawRequest& draw);
-  // Sends batch_ and the run's wanted rows, runs both kernels, and fetches what they wrote.
-  void launch(Run& run, const DeviceLogits& logits, cudaStream_t stream);
+  // The draw as the device sees it; refers to seen_ and allowed_.
+  ops::cuda::SampleSpec spec_of(const DrawRequest& draw);
+  // Places a run of so many draws and of its wanted rows.
+  void lay_out(Run& run, const DeviceLogits& logits, size_t draws) const;
+  // Sends batch_, which holds the draws before `end`, and draws. The wanted rows travel with the first.
+  void send_batch(Run& run, const DeviceLogits& logits, int end, cudaStream_t stream);
+  // Scores the wanted rows, and fetches all results.
+  void finish_launch(Run& run, const DeviceLogits& logits, cudaStream_t stream);
 
+  DrawBuffer buffer_;
   ops::cuda::SampleBatch batch_;
   std::vector<ops::cuda::SeenId> seen_;
   std::vector<int32_t> allowed_;
-  std::array<Run, 2> runs_;  // by turns
+  std::array<Run, kDrawRuns> runs_;  // by turns
   unsigned num_started_ = 0, num_finished_ = 0;
 };
 

@@ -11,8 +11,6 @@ namespace sparrow {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
-constexpr size_t kGraphBytes = size_t{512} << 20;  // set aside for what CUDA keeps of captured steps
-constexpr int kMinLogitRows = 256;
 
 // A decode step runs in the smallest graph that holds it. Padding rows cost little, but not nothing: steps of
 // about an eighth.
@@ -45,7 +43,7 @@ Result<int64_t> Rank::num_blocks(const KvCacheShape& one_block) const {
   const double block_bytes = static_cast<double>(one_block.block_bytes());
   const double used = static_cast<double>(total - free);
   const double budget = static_cast<double>(total) * options_.gpu.memory_utilization - used -
-                        static_cast<double>(options_.gpu.graphs ? kGraphBytes : 0);
+                        static_cast<double>(options_.gpu.graphs ? kDriverGraphBytes : 0);
   const auto fits = static_cast<int64_t>(std::max(budget, 0.0) / block_bytes);
   const int64_t wanted = options_.cache_tokens > 0 ? blocks_for_tokens(options_.cache_tokens) : fits;
   if (wanted >= 1 && wanted <= fits) return wanted;
@@ -79,17 +77,19 @@ Status Rank::take_memory(const Weights& weights) {
                             : SPARROW_TRY(load_device_weights(config_, parallel, weights, gpu.progress));
 
   max_columns_ = static_cast<int>(blocks_for_tokens(options_.max_context));
-  max_logits_ = std::min(std::max(options_.max_step_sequences, kMinLogitRows), options_.max_step_tokens);
-  model_ = SPARROW_TRY(CudaTextModel::create(config_, weights_,
-                                             {.max_tokens = options_.max_step_tokens,
-                                              .max_sequences = options_.max_step_sequences,
-                                              .max_logits = max_logits_,
-                                              .max_context = options_.max_context,
-                                              .kv_dtype = gpu.kv_dtype,
-                                              .batch_invariant = gpu.batch_invariant}));
+  max_logits_ = max_logit_rows(options_.max_step_tokens, options_.max_step_sequences);
+  const GpuStepLimits limits{.max_tokens = options_.max_step_tokens,
+                             .max_sequences = options_.max_step_sequences,
+                             .max_logits = max_logits_,
+                             .max_context = options_.max_context,
+                             .kv_dtype = gpu.kv_dtype,
+                             .batch_invariant = gpu.batch_invariant};
+  planned_ = SPARROW_TRY(plan_gpu_memory(config_, parallel, limits, device_.num_sms));
+  model_ = SPARROW_TRY(CudaTextModel::create(config_, weights_, limits));
   model_->tune(stream_.get());
   upload_ =
       SPARROW_TRY(StepUpload::create(options_.max_step_tokens, options_.max_step_sequences, max_columns_));
+  sampler_ = SPARROW_TRY(DeviceSampler::create(draw_limits(config_, limits)));
 
   KvCacheShape shape{.num_blocks = 1,
                      .kv_heads = weights_.kv_heads,
@@ -113,7 +113,9 @@ EngineInfo Rank::info() const {
           .kernels = options_.gpu.batch_invariant ? "sm_90a batch-invariant" : "sm_90a",
           .threads = 1,
           .weight_bytes = weights_.memory.bytes(),
-          .workspace_bytes = model_->workspace_bytes() + upload_->device_bytes(),
+          .workspace_bytes = model_->workspace_bytes() + upload_->device_bytes() + sampler_.device_bytes() +
+                             cache_->table_bytes(),
+          .workspace = planned_.workspace.rows,
           .device_bytes = device_.total_bytes,
           .cache_bytes = cache_->bytes(),
           .num_blocks = shape.num_blocks,

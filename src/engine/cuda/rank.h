@@ -16,6 +16,7 @@
 #include "device/cuda/stream.h"
 #include "engine/cuda/device_sampler.h"
 #include "engine/cuda/step_upload.h"
+#include "engine/memory/gpu_memory.h"
 #include "engine/ranks/rank_group.h"
 #include "kv/cuda/cuda_kv_cache.h"
 #include "model/cuda/cuda_text_model.h"
@@ -77,6 +78,7 @@ class Rank {
   std::optional<CudaKvCache> cache_;
   std::optional<StepUpload> upload_;
   DeviceSampler sampler_;
+  GpuMemory planned_;
   std::deque<std::vector<Draw>> early_draws_;    // by step: what was drawn before its last window
   std::map<std::pair<int, int>, Graph> graphs_;  // by decodes and table columns
   int max_columns_ = 0, max_logits_ = 0;

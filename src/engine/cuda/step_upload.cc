@@ -3,47 +3,20 @@
 
 #include <algorithm>
 #include <cstring>
-#include <utility>
 
 #include "device/cuda/check.h"
 #include "ops/cuda/rows.h"
 
 namespace sparrow {
 
-struct StepUpload::Offsets {
-  size_t ids, drawn_by, positions, slots, seq_lens, cu_seqlens, logit_rows, num_rows, bytes;
-};
-
-StepUpload::Offsets StepUpload::offsets_of(const StepShape& shape) {
-  size_t used = 0;
-  const auto take = [&](size_t count, size_t size) {
-    return std::exchange(used, (used + count * size + 15) / 16 * 16);
-  };
-  const auto tokens = static_cast<size_t>(shape.tokens());
-  Offsets o{};
-  o.ids = take(tokens, sizeof(int32_t));
-  o.drawn_by = take(tokens, sizeof(int32_t));
-  o.positions = take(tokens, sizeof(int32_t));
-  o.slots = take(tokens, sizeof(int64_t));
-  o.seq_lens = take(static_cast<size_t>(shape.sequences()), sizeof(int32_t));
-  o.cu_seqlens = take(static_cast<size_t>(shape.prefills) + 1, sizeof(int32_t));
-  o.logit_rows = take(static_cast<size_t>(shape.logits), sizeof(int32_t));
-  o.num_rows = take(1, sizeof(int32_t));
-  o.bytes = used;
-  return o;
-}
-
 Result<StepUpload> StepUpload::create(int max_tokens, int max_sequences, int max_columns) {
-  // Sequences of one token count as decodes in one step and as prefills in another: room for either.
-  const size_t bytes =
-      offsets_of({.decodes = max_tokens, .prefills = max_sequences, .logits = max_tokens}).bytes + 64;
-  const size_t table_bytes = size_t{sizeof(int32_t)} * max_sequences * max_columns;
+  const StepUploadBytes bytes(max_tokens, max_sequences, max_columns);
   StepUpload upload;
-  upload.host_ = SPARROW_TRY(PinnedBuffer::allocate(bytes));
-  upload.device_ = SPARROW_TRY(DeviceBuffer::allocate(bytes));
-  upload.host_table_ = SPARROW_TRY(PinnedBuffer::allocate(table_bytes));
-  upload.table_ = SPARROW_TRY(DeviceBuffer::allocate(table_bytes));
-  SPARROW_CUDA(cudaMemset(upload.table_.data(), 0, table_bytes));
+  upload.host_ = SPARROW_TRY(PinnedBuffer::allocate(bytes.metadata));
+  upload.device_ = SPARROW_TRY(DeviceBuffer::allocate(bytes.metadata));
+  upload.host_table_ = SPARROW_TRY(PinnedBuffer::allocate(bytes.table));
+  upload.table_ = SPARROW_TRY(DeviceBuffer::allocate(bytes.table));
+  SPARROW_CUDA(cudaMemset(upload.table_.data(), 0, bytes.table));
   return upload;
 }
 
@@ -61,7 +34,7 @@ StepShape StepUpload::shape_of(const Batch& batch) {
 }
 
 DeviceBatch StepUpload::describe(const StepShape& shape) const {
-  const Offsets o = offsets_of(shape);
+  const StepLayout o(shape);
   const auto at = [&](size_t offset) { return reinterpret_cast<int32_t*>(device_.data() + offset); };
   DeviceBatch batch{.num_tokens = shape.tokens(),
                     .num_rows = at(o.num_rows),
@@ -92,7 +65,7 @@ DeviceBatch StepUpload::upload(const Batch& batch, const StepShape& shape, const
                                cudaStream_t stream) {
   SPARROW_CHECK(shape.prefills == 0 || shape.decodes + shape.prefills == batch.num_sequences());
   copied_.wait();  // the last step's copies read the same host memory
-  const Offsets o = offsets_of(shape);
+  const StepLayout o(shape);
   SPARROW_CHECK_LE(o.bytes, host_.bytes());
   std::byte* host = host_.data();
   const auto fill = [&]<typename T>(size_t offset, const std::vector<T>& values, int count, T padding) {

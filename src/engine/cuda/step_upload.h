@@ -9,22 +9,11 @@
 #include "base/result.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
+#include "engine/memory/step_layout.h"
 #include "model/batch.h"
 #include "model/cuda/cuda_text_model.h"
 
 namespace sparrow {
-
-struct StepShape {
-  int decodes = 0;         // sequences with one token, which come first; padding included
-  int prefills = 0;        // the others
-  int prefill_tokens = 0;  // of them
-  int longest_prefill = 0;
-  int table_columns = 0;  // blocks of the longest sequence that fits
-  int logits = 0;
-
-  int tokens() const { return decodes + prefill_tokens; }
-  int sequences() const { return decodes + prefills; }
-};
 
 class StepUpload {
  public:
@@ -42,9 +31,6 @@ class StepUpload {
   size_t device_bytes() const { return device_.bytes() + table_.bytes(); }
 
  private:
-  struct Offsets;
-  static Offsets offsets_of(const StepShape& shape);
-
   PinnedBuffer host_, host_table_;
   DeviceBuffer device_, table_;
   Event copied_;

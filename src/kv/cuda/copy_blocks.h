@@ -6,13 +6,9 @@
 
 #include <cstdint>
 
-namespace sparrow {
+#include "kv/page_lane.h"
 
-// The pages of one layer: K and V, or index-K.
-struct PageLane {
-  char* pages;         // [num_blocks, page_bytes]
-  int64_t page_bytes;  // a multiple of 16
-};
+namespace sparrow {
 
 inline constexpr int kMaxCopiesPerLaunch = 64;
 

@@ -16,13 +16,6 @@ Status check_type(const char* what, DType dtype) {
                strf("{} of the cache must be BF16 or F8_E4M3 on a GPU, got {}", what, name_of(dtype))};
 }
 
-template <typename T>
-Result<DeviceBuffer> upload(std::span<const T> host) {
-  DeviceBuffer buffer = SPARROW_TRY(DeviceBuffer::allocate(host.size_bytes()));
-  SPARROW_CUDA(cudaMemcpy(buffer.data(), host.data(), host.size_bytes(), cudaMemcpyHostToDevice));
-  return buffer;
-}
-
 // Whether a copy has to see, or must not disturb, what the copies of the launch do.
 bool depends_on(const CopyBlocksParams& launch, const BlockCopy& copy) {
   const auto* const from_end = launch.from + launch.num_copies;
@@ -53,14 +46,19 @@ Result<CudaKvCache> CudaKvCache::create(KvCacheShape shape, std::span<const floa
       lanes.push_back(
           {static_cast<char*>(cache.index_pages(layer)), static_cast<int64_t>(of.index_page_bytes())});
   }
-  cache.num_lanes_ = static_cast<int>(lanes.size());
-  cache.lanes_ = SPARROW_TRY(upload(std::span<const PageLane>(lanes)));
-
+  Arena counted;
+  lay_out_kv_tables(counted, of);
+  cache.table_memory_ = SPARROW_TRY(DeviceBuffer::allocate(counted.used()));
+  Arena arena(cache.table_memory_.data());
+  cache.tables_ = lay_out_kv_tables(arena, of);
+  SPARROW_CUDA(
+      cudaMemcpy(cache.tables_.lanes, lanes.data(), lanes.size() * sizeof(PageLane), cudaMemcpyHostToDevice));
   if (of.dtype == DType::kF8E4M3) {
-    const std::vector<float> ones(size_t{2} * of.num_layers() * of.kv_heads, 1.0f);
+    const std::vector<float> ones(static_cast<size_t>(of.num_scales()), 1.0f);
     if (kv_scales.empty()) kv_scales = ones;
     SPARROW_CHECK_EQ(kv_scales.size(), ones.size());
-    cache.scales_ = SPARROW_TRY(upload(kv_scales));
+    SPARROW_CUDA(
+        cudaMemcpy(cache.tables_.scales, kv_scales.data(), kv_scales.size_bytes(), cudaMemcpyHostToDevice));
   }
   SPARROW_CUDA(cudaDeviceSynchronize());  // streams of the caller do not wait for this one
   return cache;
@@ -68,8 +66,8 @@ Result<CudaKvCache> CudaKvCache::create(KvCacheShape shape, std::span<const floa
 
 void CudaKvCache::copy_blocks(std::span<const BlockCopy> copies, cudaStream_t stream) {
   CopyBlocksParams launch = {
-      .lanes = lanes_.as<const PageLane>(),
-      .num_lanes = num_lanes_,
+      .lanes = tables_.lanes,
+      .num_lanes = shape_.num_lanes(),
       .max_page_bytes = static_cast<int64_t>(std::max(shape_.kv_page_bytes(), shape_.index_page_bytes()))};
   const auto flush = [&] {
     SPARROW_CUDA(launch_copy_blocks(launch, stream));
@@ -92,8 +90,8 @@ void* CudaKvCache::index_pages(int layer) const {
 }
 
 const float* CudaKvCache::kv_scales(int layer) const {
-  if (scales_.bytes() == 0) return nullptr;
-  return scales_.as<const float>() + ptrdiff_t{2} * layer * shape_.kv_heads;
+  if (shape_.dtype != DType::kF8E4M3) return nullptr;
+  return tables_.scales + ptrdiff_t{2} * layer * shape_.kv_heads;
 }
 
 }  // namespace sparrow

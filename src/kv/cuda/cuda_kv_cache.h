@@ -21,7 +21,8 @@ class CudaKvCache {
   static Result<CudaKvCache> create(KvCacheShape shape, std::span<const float> kv_scales = {});
 
   const KvCacheShape& shape() const { return shape_; }
-  size_t bytes() const { return memory_.bytes(); }
+  size_t bytes() const { return memory_.bytes(); }  // of the pages
+  size_t table_bytes() const { return table_memory_.bytes(); }
 
   // Copies whole blocks, all lanes of them, with the result of one after the other in the order given.
   void copy_blocks(std::span<const BlockCopy> copies, cudaStream_t stream);
@@ -39,9 +40,8 @@ class CudaKvCache {
   KvCacheShape shape_;
   KvCacheLayout layout_;
   DeviceBuffer memory_;
-  DeviceBuffer lanes_;  // PageLane of every layer's pages
-  int num_lanes_ = 0;
-  DeviceBuffer scales_;  // empty unless F8_E4M3
+  DeviceBuffer table_memory_;
+  KvTables tables_;
 };
 
 }  // namespace sparrow

@@ -4,7 +4,6 @@
 
 #include "device/cuda/check.h"
 #include "model/cuda/cuda_text_model_state.h"
-#include "model/rotary.h"
 
 namespace sparrow {
 namespace {
@@ -81,38 +80,27 @@ CudaTextModel::~CudaTextModel() = default;
 
 Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& config,
                                                              const DeviceWeights& weights,
-                                                             const CudaModelLimits& limits) {
+                                                             const GpuStepLimits& limits) {
   auto state = std::make_unique<State>(config, weights, limits);
   state->gemm = SPARROW_TRY(ops::cuda::Gemm::create(limits.batch_invariant));
 
+  const RankShape rank = rank_shape(weights);
   const RotaryFrequencies rotary = rotary_frequencies(config.rope);
-  using msa::gpu::CacheType;
-  const msa::gpu::PlanConfig plan{
-      .heads = {weights.query_heads, weights.kv_heads},
-      .selection = {.top_k = config.top_k_blocks,
-                    .local_blocks = config.local_blocks,
-                    .init_blocks = config.init_blocks},
-      .kv_type = limits.kv_dtype == DType::kBF16 ? CacheType::kBF16 : CacheType::kE4M3,
-      .max_requests = limits.max_sequences,
-      .max_queries = limits.max_tokens,
-      .max_blocks = static_cast<int>(blocks_for_tokens(limits.max_context)),
-      .rotary_dim = config.rope.rotary_dim,
-      .inv_freq = rotary.inv_freq,
-      .attention_factor = rotary.attention_factor,
-      .batch_invariant = limits.batch_invariant};
-  SPARROW_TRY(from_msa(msa::gpu::Plan::workspace_bytes(plan, &state->plan_bytes)));
-  SPARROW_TRY(from_msa(msa::gpu::Plan::create(plan, &state->plan)));
+  const msa::gpu::PlanConfig plan = attention_plan(config, rank, limits, rotary);
+  int64_t plan_bytes = 0;
+  SPARROW_TRY(from_msa(msa::gpu::Plan::workspace_bytes(plan, &plan_bytes)));
 
-  Arena counted(nullptr);
-  state->lay_out(counted);
+  Arena counted;
+  lay_out_step<Bf16>(counted, config, rank, limits, plan_bytes);
   state->memory = SPARROW_TRY(DeviceBuffer::allocate(counted.used()));
   Arena arena(state->memory.data());
-  state->act = state->lay_out(arena);
+  state->act = lay_out_step<Bf16>(arena, config, rank, limits, plan_bytes);
   state->gemm->set_workspace(state->act.products);
   SPARROW_CUDA(cudaMemset(state->memory.data(), 0, state->memory.bytes()));
+  SPARROW_TRY(from_msa(msa::gpu::Plan::create(plan, &state->plan, state->act.attention)));
   for (size_t i = 0; i < weights.layers.size(); ++i)
     if (const DeviceLayer& layer = weights.layers[i]; layer.num_experts > 0)
-      ops::cuda::split_router(layer.router, state->router_parts[i],
+      ops::cuda::split_router(layer.router, state->act.router_parts[i],
                               int64_t{layer.num_experts} * config.hidden_size, nullptr);
   SPARROW_CUDA(cudaDeviceSynchronize());
   return std::unique_ptr<CudaTextModel>(new CudaTextModel(std::move(state)));
@@ -195,10 +183,10 @@ void CudaTextModel::State::route(const DeviceBatch& batch, int layer, cudaStream
   const DeviceLayer& w = weights.layers[layer];
   begin(observer, StepPart::kRouter, layer, stream);
   if (!norm_in_router(w, batch.num_tokens))
-    return ops::cuda::route(router_shape(),
+    return ops::cuda::route(router_shape(config),
                             {.x = act.normed,
                              .router = w.router,
-                             .parts = router_parts[layer],
+                             .parts = act.router_parts[layer],
                              .bias = w.router_bias,
                              .ids = act.expert_ids,
                              .weights = act.expert_weights,
@@ -207,7 +195,7 @@ void CudaTextModel::State::route(const DeviceBatch& batch, int layer, cudaStream
                              .batch_invariant = limits.batch_invariant,
                              .num_rows = batch.num_rows},
                             stream);
-  ops::cuda::norm_route(router_shape(),
+  ops::cuda::norm_route(router_shape(config),
                         {.residual = act.residual,
                          .delta = act.delta,
                          .norm_weight = w.post_attention_norm,
@@ -233,7 +221,7 @@ void CudaTextModel::State::feed_forward(const DeviceBatch& batch, int layer, cud
   }
   if (w.num_experts > 0) route(batch, layer, stream, observer);
   begin(observer, StepPart::kExperts, layer, stream);
-  ops::cuda::moe(expert_shape(w),
+  ops::cuda::moe(expert_shape(config, w.num_experts, w.inter),
                  {.x = act.normed,
                   .ids = act.expert_ids,
                   .weights = act.expert_weights,
@@ -257,7 +245,7 @@ void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& 
   const float eps = config.rms_norm_eps;
   if (rows == 0) return;
   SPARROW_CHECK_LE(rows, limits.max_tokens);
-  const Activations at_start = act;
+  Bf16* const residual = act.residual;
   check_msa(plan->prepare(batch.step, stream));
   begin(observer, StepPart::kNorm, 0, stream);
   ops::cuda::embed({.ids = batch.ids,
@@ -316,7 +304,8 @@ void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& 
     }
   }
   begin(observer, StepPart::kEnd, config.num_layers, stream);
-  act = at_start;  // the residual may have ended in the smaller of its two places
+  // The residual may have ended in the smaller of its two places.
+  if (act.residual != residual) std::swap(act.residual, act.next_residual);
 }
 
 void CudaTextModel::forward(const DeviceBatch& batch, const CudaKvCache& cache, cudaStream_t stream,
@@ -345,7 +334,7 @@ const float* CudaTextModel::logits() const {
 }
 
 size_t CudaTextModel::workspace_bytes() const {
-  return state_->memory.bytes() + static_cast<size_t>(state_->plan_bytes);
+  return state_->memory.bytes();
 }
 
 std::string CudaTextModel::describe() const {

@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "kv/cuda/cuda_kv_cache.h"
 #include "model/cuda/device_weights.h"
+#include "model/step_buffers.h"
 #include "model/text_model.h"
 #include "ops/cuda/attention.h"
 
@@ -50,21 +51,12 @@ const char* name_of(StepPart part);
 // Called before each part of a step is launched, and at its end.
 using StepObserver = std::function<void(StepPart part, int layer, cudaStream_t stream)>;
 
-struct CudaModelLimits {
-  int max_tokens = 0;     // rows of a step
-  int max_sequences = 0;  // of a step
-  int max_logits = 0;     // rows of logits kept at a time
-  int64_t max_context = 0;
-  DType kv_dtype = DType::kBF16;
-  bool batch_invariant = false;  // a row's bits do not depend on the rest of the step; slower
-};
-
 class CudaTextModel {
  public:
   // Weights are borrowed.
   static Result<std::unique_ptr<CudaTextModel>> create(const ModelConfig& config,
                                                        const DeviceWeights& weights,
-                                                       const CudaModelLimits& limits);
+                                                       const GpuStepLimits& limits);
   ~CudaTextModel();
 
   // Chooses the products' algorithms by measurement. Once, before the first step.

@@ -12,7 +12,7 @@ namespace sparrow {
 
 void CudaTextModel::tune(cudaStream_t stream) {
   State& s = *state_;
-  const State::Activations& a = s.act;
+  const StepBuffers<Bf16>& a = s.act;
   // Up to 8 matrices of a shape: more than an L2 cache holds of the real model's.
   constexpr size_t kMatrices = 8;
   std::map<int, std::vector<const void*>> qkv;  // by rows

@@ -20,7 +20,6 @@
 namespace sparrow::ops::cuda {
 namespace {
 
-constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;  // what NVIDIA advises for Hopper
 constexpr int kCandidates = 8;
 // A batch-invariant product runs every number of rows with what suits this one: enough for decode steps, not
 // too small a tile for prompts.
@@ -109,7 +108,7 @@ struct Gemm::Library {
     if (Create(&lt) != CUBLAS_STATUS_SUCCESS)
       return Error{Errc::kUnsupported, "cuBLASLt cannot be started on this GPU"};
     CHECK_LT(MatmulPreferenceCreate(&preference));
-    const uint64_t bytes = kWorkspaceBytes;
+    const uint64_t bytes = kProductWorkspaceBytes;
     CHECK_LT(MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
                                           sizeof(bytes)));
     return Ok{};
@@ -155,7 +154,7 @@ struct Gemm::Library {
     cublasLtMatmulHeuristicResult_t usable{};
     return MatmulAlgoCheck(lt, p.operation, p.w, p.x, p.out, p.out, &algorithm, &usable) ==
                CUBLAS_STATUS_SUCCESS &&
-           usable.workspaceSize <= static_cast<size_t>(kWorkspaceBytes);
+           usable.workspaceSize <= static_cast<size_t>(kProductWorkspaceBytes);
   }
 
   // With sums over all of k in one place, a row's bits follow from the algorithm alone.
@@ -188,7 +187,7 @@ struct Gemm::Library {
               void* out, void* workspace, cudaStream_t stream) {
     const float one = 1, zero = 0;
     CHECK_LT(Matmul(lt, p.operation, &one, w, p.w, x, p.x, &zero, out, p.out, out, p.out, &algorithm,
-                    workspace, kWorkspaceBytes, stream));
+                    workspace, kProductWorkspaceBytes, stream));
   }
 };
 
@@ -200,10 +199,6 @@ Result<std::unique_ptr<Gemm>> Gemm::create(bool batch_invariant) {
   SPARROW_TRY(gemm->library_->open());
   if (batch_invariant) gemm->library_->forbid_split_sums();
   return gemm;
-}
-
-int64_t Gemm::workspace_bytes() {
-  return kWorkspaceBytes;
 }
 
 Gemm::Product& Gemm::product(const GemmShape& shape) {

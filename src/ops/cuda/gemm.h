@@ -11,6 +11,7 @@
 #include <span>
 
 #include "base/result.h"
+#include "ops/gpu_workspace.h"
 
 namespace sparrow::ops::cuda {
 
@@ -38,8 +39,7 @@ class Gemm {
   // Launches; can be captured once its shape has been run or tuned.
   void run(const GemmShape& shape, const void* w, const void* x, void* out, cudaStream_t stream);
 
-  // Bytes of device memory that all products share, one after the other on one stream.
-  static int64_t workspace_bytes();
+  // kProductWorkspaceBytes of device memory that all products share, one after the other on one stream.
   void set_workspace(void* workspace) { workspace_ = workspace; }
 
  private:

@@ -47,14 +47,7 @@ __global__ void __launch_bounds__(32 * kSelectWarps)
 
 // ---- launches ----
 
-// Above this the large product is faster, which takes about as long for few rows as for many.
-constexpr int kManyRows = 768;
 constexpr int kManyExperts = 128;
-
-// The workspace: logits of few rows, which are 0 between calls, and then those of many.
-int64_t few_logits(const RouterShape& shape, int rows) {
-  return int64_t{std::min(rows, kManyRows)} * FewTraits::num_parts(shape.hidden) * shape.num_experts;
-}
 
 void route_many(const RouterShape& shape, const RouterArgs& args, const Selection& selection, float* logits,
                 cudaStream_t stream) {
@@ -103,12 +96,12 @@ void launch_few(const FewParams& p, cudaStream_t stream) {
   const Selection& s = p.selection;
   using Fewest = FewestTraits<kPerLane>;
   if (s.rows <= Fewest::kRows) {
-    const dim3 grid(FewTraits::num_parts(p.hidden), ceil_div(s.num_experts, Fewest::kExperts));
+    const dim3 grid(router_parts(p.hidden), ceil_div(s.num_experts, Fewest::kExperts));
     SPARROW_CUDA(hopper::launch_dependent(fewest_kernel<Fewest>, {grid, Fewest::kThreads}, stream, p));
     return;
   }
-  const dim3 grid(FewTraits::num_parts(p.hidden) * FewTraits::kCluster,
-                  ceil_div(s.num_experts, FewTraits::kExperts), ceil_div(s.rows, FewTraits::kRows));
+  const dim3 grid(router_parts(p.hidden) * FewTraits::kCluster, ceil_div(s.num_experts, FewTraits::kExperts),
+                  ceil_div(s.rows, FewTraits::kRows));
   const auto kernel = s.rows <= 32 ? few_kernel<2, kPerLane> : few_kernel<4, kPerLane>;
   SPARROW_CUDA(hopper::launch_dependent(kernel, {grid, FewTraits::kThreads}, stream, p));
 }
@@ -143,10 +136,6 @@ void split_router(const float* router, __nv_bfloat16* parts, int64_t count, cuda
   SPARROW_CUDA(cudaGetLastError());
 }
 
-int64_t router_workspace_bytes(const RouterShape& shape, int max_rows) {
-  return 4 * (few_logits(shape, max_rows) + int64_t{max_rows} * shape.num_experts);
-}
-
 void route(const RouterShape& shape, const RouterArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return;
   const Arguments arguments("route");
@@ -159,9 +148,9 @@ void route(const RouterShape& shape, const RouterArgs& args, cudaStream_t stream
       .pointer("weights", args.weights, alignof(float))
       .pointer("workspace", args.workspace);
   auto* const workspace = static_cast<float*>(args.workspace);
-  const bool many = !args.batch_invariant && args.rows > kManyRows && shape.num_experts <= kManyExperts;
+  const bool many = !args.batch_invariant && args.rows > kRouterManyRows && shape.num_experts <= kManyExperts;
   if (many) arguments.pointer("parts", args.parts);
-  const int step = many ? args.rows : kManyRows;
+  const int step = many ? args.rows : kRouterManyRows;
   for (int first = 0; first < args.rows; first += step) {
     RouterArgs part = args;
     part.rows = std::min(step, args.rows - first);
@@ -169,7 +158,7 @@ void route(const RouterShape& shape, const RouterArgs& args, cudaStream_t stream
     const FewParams few = few_params(shape, part, first);
     const Selection& selection = few.selection;
     if (many)
-      route_many(shape, part, selection, workspace + few_logits(shape, kManyRows), stream);
+      route_many(shape, part, selection, workspace + router_few_logits(shape, kRouterManyRows), stream);
     else if (shape.num_experts <= kManyExperts)
       launch_few<kManyExperts / 32>(few, stream);
     else

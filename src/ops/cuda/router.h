@@ -12,24 +12,13 @@
 
 #include <cstdint>
 
-#include "ops/cuda/limits.h"
+#include "ops/gpu_workspace.h"
 
 namespace sparrow::ops::cuda {
-
-inline constexpr int kMaxTopK = 16;
-
-struct RouterShape {
-  int hidden;       // a multiple of kColumnTile, <= kMaxHidden
-  int num_experts;  // <= kMaxExperts
-  int top_k;        // <= kMaxTopK and num_experts
-};
 
 // Once at load. parts: [3, count] bf16, count = num_experts * hidden, both pointers aligned to 16 bytes;
 // router = parts[0] + parts[1] + parts[2], exact for all but tiny numbers.
 void split_router(const float* router, __nv_bfloat16* parts, int64_t count, cudaStream_t stream);
-
-// Of the workspace, which must be zero before its first use and belongs to one stream at a time.
-int64_t router_workspace_bytes(const RouterShape& shape, int max_rows);
 
 // x, router, parts and the workspace are aligned to 16 bytes, here and below.
 struct RouterArgs {
@@ -39,7 +28,7 @@ struct RouterArgs {
   const float* bias;           // [num_experts]
   int32_t* ids;                // [rows, top_k] out
   float* weights;              // [rows, top_k] out
-  void* workspace;
+  void* workspace;             // router_workspace_bytes
   int rows;
   bool batch_invariant = false;       // many rows run as few do: a row's bits do not depend on their number
   const int32_t* num_rows = nullptr;  // on the device: rows from *num_rows on are padding, their ids are -1

@@ -9,7 +9,7 @@
 
 #include "engine/cpu/sampler.h"
 #include "ops/cuda/sample/sample.h"
-#include "ops/cuda/sample/sample_batch.h"
+#include "ops/sample_batch.h"
 
 namespace sparrow::ops::cuda::test_bed {
 

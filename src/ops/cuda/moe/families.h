@@ -9,24 +9,18 @@ namespace sparrow::ops::cuda {
 
 enum MoePart : unsigned { kMoeRoute = 1, kMoeGateUp = 2, kMoeDown = 4, kMoeCombine = 8, kMoeAll = 15 };
 
-// A workspace begins with the word of a barrier over a grid, which no launch but those of few rows touches;
-// it must be zero before the first.
-inline constexpr int64_t kMoeBarrierBytes = 256;
-
 // Few rows: the workspace holds the hidden rows, [rows * (top_k + 1), inter]. Routing is part of both
 // products, the sum part of the second. Up to kMoeOneLaunchRows rows both are one launch, if all parts are
 // wanted: 21.7 against 24.6 us for one row of M3's rank, 35.5 against 38.2 for two, but 60.8 against 60.4 for
 // four.
 inline constexpr int kMoeOneLaunchRows = 2;
 bool moe_few_fits(const MoeShape& shape, int rows);
-int64_t moe_few_workspace_bytes(const MoeShape& shape, int rows);
 void moe_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, unsigned parts = kMoeAll);
 // The one launch, which takes up to 8 rows.
 void moe_one_launch(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream);
 // A dense MLP of at most kLinearSmallRows rows.
 void mlp_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, unsigned parts = kMoeAll);
 
-int64_t moe_many_workspace_bytes(const MoeShape& shape, int rows);
 void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, unsigned parts = kMoeAll);
 
 }  // namespace sparrow::ops::cuda

@@ -39,11 +39,6 @@ void check(const MoeShape& shape, const MoeArgs& args) {
 
 }  // namespace
 
-int64_t moe_workspace_bytes(const MoeShape& shape, int max_rows) {
-  const MoeShape s = without_slots(shape);
-  return std::max(moe_few_workspace_bytes(s, max_rows), moe_many_workspace_bytes(s, max_rows));
-}
-
 void moe(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return;
   check(shape, args);

@@ -9,16 +9,9 @@
 
 #include <cstdint>
 
-#include "ops/cuda/limits.h"
+#include "ops/gpu_workspace.h"
 
 namespace sparrow::ops::cuda {
-
-struct MoeShape {
-  int hidden = 0;       // a multiple of kColumnTile
-  int inter = 0;        // channels of one expert on this rank, a multiple of kColumnTile
-  int num_experts = 0;  // routed, <= kMaxExperts; 0: a dense MLP, every row goes to the one expert there is
-  int top_k = 0;        // <= kMaxExpertsPerToken and num_experts
-};
 
 // The weights hold num_experts + 1 experts, the shared one (or the dense MLP) last. Rows of gate_up are
 // interleaved by eights: row 16 g + i is gate channel 8 g + i and row 16 g + 8 + i is up channel 8 g + i (i <
@@ -37,8 +30,6 @@ struct MoeArgs {
   int rows = 0;
   bool batch_invariant = false;  // few rows run as many do: a row's bits do not depend on their number
 };
-
-int64_t moe_workspace_bytes(const MoeShape& shape, int max_rows);
 
 // out = scaling * sum over the picked experts of weight * expert(x) + shared(x), summed in f32 by ascending
 // expert id, the shared expert last. A row's bits do not change from run to run. Few rows wait for each other

@@ -81,10 +81,6 @@ bool moe_few_fits(const MoeShape& shape, int rows) {
          shape.num_experts <= kMaxExperts && shape.hidden <= ExpertsFew::kMaxSlab * num_sms();
 }
 
-int64_t moe_few_workspace_bytes(const MoeShape& shape, int rows) {
-  return kMoeBarrierBytes + int64_t{rows} * (shape.top_k + 1) * shape.inter * 2;
-}
-
 void moe_one_launch(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
   using T = ExpertsFew;
   Arguments("moe_one_launch").range("rows", args.rows, 1, T::kTokens);

@@ -11,27 +11,6 @@
 namespace sparrow::ops::cuda {
 namespace {
 
-// What lies where in the workspace.
-struct Layout {
-  int64_t row_at, place_of, shares, num_shares, hidden, parts, bytes;
-
-  Layout(const MoeShape& shape, int rows) {
-    const int64_t pairs = int64_t{rows} * shape.top_k, places = pairs + rows;
-    bytes = kMoeBarrierBytes;
-    const auto take = [&](int64_t size) {
-      const int64_t at = bytes;
-      bytes = (at + size + 255) / 256 * 256;
-      return at;
-    };
-    row_at = take(places * 4);
-    place_of = take(pairs * 4);
-    shares = take(RouteMany::max_shares(rows, shape.num_experts, shape.top_k) * int64_t{sizeof(Share)});
-    num_shares = take(4);
-    hidden = take(places * shape.inter * 2);
-    parts = take(shape.num_experts == 0 ? 0 : places * shape.hidden * 2);
-  }
-};
-
 template <bool kFirst>
 void launch_tiles(const TileParams& p, int max_shares, cudaStream_t stream) {
   using T = TileTraits<kFirst>;
@@ -50,13 +29,9 @@ bool holds_tokens(const MoeShape& shape, int rows) {
 
 }  // namespace
 
-int64_t moe_many_workspace_bytes(const MoeShape& shape, int rows) {
-  return Layout(shape, rows).bytes;
-}
-
 void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, unsigned parts) {
   using First = TileTraits<true>;
-  const Layout at(shape, args.rows);
+  const MoeManyLayout at(shape, args.rows);
   auto* base = static_cast<uint8_t*>(args.workspace);
   auto* hidden = reinterpret_cast<__nv_bfloat16*>(base + at.hidden);
   // A dense MLP has one part, and that is the result.
@@ -74,7 +49,7 @@ void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, u
                                           stream, route));
 
   const int64_t experts = shape.num_experts + 1, places = int64_t{args.rows} * (shape.top_k + 1);
-  const int max_shares = RouteMany::max_shares(args.rows, shape.num_experts, shape.top_k);
+  const int max_shares = max_moe_shares(args.rows, shape.num_experts, shape.top_k);
   TileParams p{.w = tile_map(args.gate_up, experts * 2 * shape.inter, shape.hidden, First::kHalf),
                .tokens = tile_map(hidden, places, shape.inter, First::kStep),
                .x = args.x,

@@ -7,6 +7,7 @@
 
 #include "ops/cuda/router/router_select.cuh"
 #include "ops/cuda/rows.h"
+#include "ops/gpu_workspace.h"
 #include "sm90/memory.cuh"
 #include "sm90/mma.cuh"
 #include "sm90/ptx.cuh"
@@ -34,11 +35,7 @@ struct FewTraits {
   static constexpr int kChunks = 3;  // of a CTA
   static constexpr int kRowsOfCta = kRows / kCluster;
   static constexpr int kPad = 8;  // spreads a fragment's rows over the banks
-
-  static constexpr int num_parts(int hidden) {
-    constexpr int kColumns = kChunk * kChunks * kCluster;
-    return (hidden + kColumns - 1) / kColumns;
-  }
+  static_assert(kChunk * kChunks * kCluster == kRouterPartColumns);
 };
 
 struct FewParams {
@@ -165,7 +162,7 @@ struct FewestTraits {
   static constexpr int kRows = 16, kExperts = 8, kWarps = FewTraits::kCluster, kThreads = 32 * kWarps;
   static constexpr int kPad = 2, kPerLane = kPerLane_, kMaxExperts = 32 * kPerLane;
   static constexpr int kMaxParts = (kMaxHidden + 767) / 768;
-  static_assert(FewTraits::num_parts(kMaxHidden) == kMaxParts);
+  static_assert(router_parts(kMaxHidden) == kMaxParts);
   union Smem {
     float sums[kWarps][kRows][kExperts + kPad];
     struct {

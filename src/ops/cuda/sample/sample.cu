@@ -5,7 +5,6 @@
 
 #include "device/cuda/arguments.h"
 #include "device/cuda/check.h"
-#include "ops/cuda/sample/sample_batch.h"
 #include "ops/cuda/sample/search.cuh"
 #include "sm90/launch.cuh"
 #include "sm90/ptx.cuh"

@@ -9,16 +9,9 @@
 #include <cstdint>
 
 #include "ops/cuda/limits.h"
+#include "ops/sample_batch.h"
 
 namespace sparrow::ops::cuda {
-
-inline constexpr int kMaxLogprobs = 128;  // most probable ids reported for a token
-
-enum class SampleStatus : int32_t {
-  kOk = 0,
-  kNotFinite = 1,    // the logits hold a NaN or +infinity, or nothing but -infinity
-  kNothingLeft = 2,  // allowed and banned ids exclude all
-};
 
 struct SampleArgs {
   const float* logits;   // [*, vocabulary], rows row_stride floats apart; never written
@@ -33,13 +26,6 @@ struct SampleArgs {
 void sample(const SampleArgs& args, cudaStream_t stream);
 
 // Log-probabilities under the softmax of a row of logits as the model gave them.
-struct LogprobsRow {
-  int32_t logits_row;
-  int32_t id;       // whose; -1: the id that sample() drew for `sampled`
-  int32_t sampled;  // row of SampleArgs::ids
-  int32_t num_top;  // <= kMaxLogprobs; this many most probable ids beside
-};
-
 struct LogprobsArgs {
   const float* logits;  // [*, vocabulary], rows row_stride floats apart
   int64_t row_stride;

@@ -6,15 +6,10 @@
 
 #include <cstdint>
 
-#include "ops/cuda/limits.h"
+#include "ops/gpu_workspace.h"
 #include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda {
-
-// A run of places of the sorted order, all of one expert.
-struct Share {
-  int32_t expert, first, count;
-};
 
 struct RouteManyParams {
   const int32_t* ids = nullptr;  // [rows, top_k]
@@ -27,14 +22,12 @@ struct RouteManyParams {
 
 struct RouteMany {
   static constexpr int kCluster = 8, kThreads = 1024, kMaxExperts = cuda::kMaxExperts, kLoads = 4;
-  static constexpr int kTokens = 160, kStep = 16;  // of a tile at most, and the steps of its width
+  static constexpr int kTokens = kMaxShareTokens;  // of a tile at most
+  static constexpr int kStep = 16;                 // of its width
   struct Smem {
     int32_t count[kMaxExperts];                                           // of this CTA's pairs
     int32_t total[kMaxExperts], before[kMaxExperts], begin[kMaxExperts];  // before: in CTAs of lower rank
   };
-  static constexpr int max_shares(int rows, int num_experts, int top_k) {
-    return num_experts + 1 + rows * (top_k + 1) / kTokens;
-  }
 };
 
 // Even tiles of at most kTokens. Even, although fewer columns would go to waste otherwise: CTAs with the same

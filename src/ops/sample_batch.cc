@@ -1,11 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cuda/sample/sample_batch.h"
+#include "ops/sample_batch.h"
 
 #include <algorithm>
 #include <bit>
 #include <cstring>
 
 namespace sparrow::ops::cuda {
+namespace {
+
+bool has_penalties(const SampleSpec& spec) {
+  return spec.repetition_penalty != 1.0 || spec.presence_penalty != 0.0 || spec.frequency_penalty != 0.0;
+}
+
+}  // namespace
 
 void SampleBatch::clear() {
   rows_.clear();
@@ -13,9 +20,13 @@ void SampleBatch::clear() {
   plain_greedy_ = true;
 }
 
+size_t SampleBatch::bytes_of(const SampleSpec& spec) {
+  const size_t pairs = (has_penalties(spec) ? spec.seen.size() : 0) + spec.bias.size();
+  return sizeof(PackedRow) +
+         sizeof(int32_t) * (2 * pairs + spec.allowed.size() + spec.banned.size() + spec.more_banned.size());
+}
+
 void SampleBatch::add_row(const SampleSpec& spec) {
-  const bool penalties =
-      spec.repetition_penalty != 1.0 || spec.presence_penalty != 0.0 || spec.frequency_penalty != 0.0;
   PackedRow row = {.temperature = spec.temperature,
                    .top_p = spec.top_p,
                    .min_p = spec.min_p,
@@ -26,7 +37,7 @@ void SampleBatch::add_row(const SampleSpec& spec) {
                    .logits_row = spec.logits_row,
                    .top_k = spec.top_k,
                    .first_word = static_cast<int32_t>(words_.size())};
-  if (penalties) {
+  if (has_penalties(spec)) {
     row.num_seen = static_cast<int32_t>(spec.seen.size());
     for (const SeenId& seen : spec.seen) words_.insert(words_.end(), {seen.id, seen.count});
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// SampleBatch: the draws of one step, packed on the host into one block of bytes that the device sampler
-// reads as it is. Plain C++, any one thread.
+// What the device sampler is sent and what it gives back. SampleBatch: draws, packed on the host into one
+// block of bytes that it reads as it is. Plain C++, any one thread.
 #pragma once
 
 #include <cstddef>
@@ -43,10 +43,28 @@ struct PackedRow {
 };
 static_assert(sizeof(PackedRow) == 88);
 
+enum class SampleStatus : int32_t {
+  kOk = 0,
+  kNotFinite = 1,    // the logits hold a NaN or +infinity, or nothing but -infinity
+  kNothingLeft = 2,  // allowed and banned ids exclude all
+};
+
+inline constexpr int kMaxLogprobs = 128;  // most probable ids reported for a token
+
+// A log-probability that is wanted.
+struct LogprobsRow {
+  int32_t logits_row;
+  int32_t id;       // whose; -1: the id that sample() drew for `sampled`
+  int32_t sampled;  // row of SampleArgs::ids
+  int32_t num_top;  // <= kMaxLogprobs; this many most probable ids beside
+};
+
 class SampleBatch {
  public:
   void clear();
   void add_row(const SampleSpec& spec);
+  // What a row adds to bytes().
+  static size_t bytes_of(const SampleSpec& spec);
 
   int rows() const { return static_cast<int>(rows_.size()); }
   // Every row takes the most probable id of its logits as they are: the fast kernel will do.

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/memory/gpu_memory.h"
+
+#include "engine/memory/step_layout.h"
+#include "kv/kv_cache.h"
+#include "model/device_layout.h"
+
+namespace sparrow {
+
+DrawLimits draw_limits(const ModelConfig& config, const GpuStepLimits& limits) {
+  return {.max_draws = limits.max_sequences,
+          .max_logits = limits.max_logits,
+          .vocab_size = config.vocab_size,
+          .num_end_ids = static_cast<int>(config.eos_token_ids.size())};
+}
+
+Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const ParallelConfig& parallel,
+                                  const GpuStepLimits& limits, int num_sms) {
+  const DeviceLayout layout = SPARROW_TRY(make_device_layout(config, parallel));
+  GpuMemory memory{.weight_bytes = static_cast<int64_t>(layout.bytes)};
+  memory.workspace = SPARROW_TRY(gpu_workspace(config, parallel, limits, num_sms));
+
+  const StepUploadBytes upload(limits.max_tokens, limits.max_sequences,
+                               static_cast<int>(blocks_for_tokens(limits.max_context)));
+  const auto upload_bytes = static_cast<int64_t>(upload.metadata + upload.table);
+  memory.workspace.add("step metadata", upload_bytes);
+
+  const auto draw_bytes = static_cast<int64_t>(kDrawRuns * DrawBuffer(draw_limits(config, limits)).bytes);
+  memory.workspace.add("draws", draw_bytes);
+  memory.pinned_bytes = upload_bytes + draw_bytes;
+
+  Arena tables;
+  lay_out_kv_tables(tables, {.num_blocks = 1,
+                             .kv_heads = layout.kv_heads,
+                             .head_dim = config.head_dim,
+                             .dtype = limits.kv_dtype,
+                             .layer_is_sparse = config.layer_is_sparse});
+  memory.workspace.add("cache tables", static_cast<int64_t>(tables.used()));
+
+  memory.driver.add("captured steps", kDriverGraphBytes);
+  memory.driver.add("context, kernels", kDriverContextBytes);
+  return memory;
+}
+
+}  // namespace sparrow

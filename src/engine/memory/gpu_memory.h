@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+// GpuMemory: what one rank allocates at its start, to the byte. Each row comes from the function that lays
+// the thing out where it is allocated. Host arithmetic only: no CUDA.
+#pragma once
+
+#include <cstdint>
+
+#include "base/result.h"
+#include "config/config.h"
+#include "engine/memory/draw_layout.h"
+#include "model/sharding.h"
+#include "model/step_buffers.h"
+#include "model/workspace.h"
+
+namespace sparrow {
+
+// Set aside for what the driver keeps of captured steps; and about what it takes for a context and its
+// kernels. Nobody but the driver knows these.
+inline constexpr int64_t kDriverGraphBytes = int64_t{512} << 20;
+inline constexpr int64_t kDriverContextBytes = int64_t{512} << 20;
+
+struct GpuMemory {
+  int64_t weight_bytes = 0;
+  Workspace workspace;       // all but weights and the cache's pages
+  Workspace driver;          // not ours, not exact
+  int64_t pinned_bytes = 0;  // of the host, page-locked
+};
+
+// Error: the model cannot be cut that way, or the kernels do not take it.
+Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const ParallelConfig& parallel,
+                                  const GpuStepLimits& limits, int num_sms);
+
+DrawLimits draw_limits(const ModelConfig& config, const GpuStepLimits& limits);
+
+}  // namespace sparrow

@@ -1,0 +1,35 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/memory/step_layout.h"
+
+#include <cstdint>
+#include <utility>
+
+#include "base/math.h"
+
+namespace sparrow {
+
+constexpr size_t kAlignment = 16;
+
+StepLayout::StepLayout(const StepShape& shape) {
+  size_t used = 0;
+  const auto take = [&](int count, size_t size) {
+    return std::exchange(used, round_up(used + static_cast<size_t>(count) * size, kAlignment));
+  };
+  ids = take(shape.tokens(), sizeof(int32_t));
+  drawn_by = take(shape.tokens(), sizeof(int32_t));
+  positions = take(shape.tokens(), sizeof(int32_t));
+  slots = take(shape.tokens(), sizeof(int64_t));
+  seq_lens = take(shape.sequences(), sizeof(int32_t));
+  cu_seqlens = take(shape.prefills + 1, sizeof(int32_t));
+  logit_rows = take(shape.logits, sizeof(int32_t));
+  num_rows = take(1, sizeof(int32_t));
+  bytes = used;
+}
+
+StepUploadBytes::StepUploadBytes(int max_tokens, int max_sequences, int max_columns) {
+  // Sequences of one token count as decodes in one step and as prefills in another: room for either.
+  metadata = StepLayout({.decodes = max_tokens, .prefills = max_sequences, .logits = max_tokens}).bytes + 64;
+  table = sizeof(int32_t) * static_cast<size_t>(max_sequences) * static_cast<size_t>(max_columns);
+}
+
+}  // namespace sparrow

@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where a step's metadata lies on its way to the GPU: by the step's shape alone. Host arithmetic only: no
+// CUDA.
+#pragma once
+
+#include <cstddef>
+
+namespace sparrow {
+
+struct StepShape {
+  int decodes = 0;         // sequences with one token, which come first; padding included
+  int prefills = 0;        // the others
+  int prefill_tokens = 0;  // of them
+  int longest_prefill = 0;
+  int table_columns = 0;  // blocks of the longest sequence that fits
+  int logits = 0;
+
+  int tokens() const { return decodes + prefill_tokens; }
+  int sequences() const { return decodes + prefills; }
+};
+
+// In bytes.
+struct StepLayout {
+  explicit StepLayout(const StepShape& shape);
+
+  size_t ids, drawn_by, positions, slots, seq_lens, cu_seqlens, logit_rows, num_rows, bytes;
+};
+
+// For every step within these limits. The block table has a buffer of its own, `max_columns` wide.
+struct StepUploadBytes {
+  StepUploadBytes(int max_tokens, int max_sequences, int max_columns);
+
+  size_t metadata, table;
+};
+
+}  // namespace sparrow

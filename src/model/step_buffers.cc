@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "model/step_buffers.h"
+
+#include "kv/block_table.h"
+
+namespace sparrow {
+
+msa::gpu::PlanConfig attention_plan(const ModelConfig& config, const RankShape& rank,
+                                    const GpuStepLimits& limits, const RotaryFrequencies& rotary) {
+  using msa::gpu::CacheType;
+  return {.heads = {rank.query_heads, rank.kv_heads},
+          .selection = {.top_k = config.top_k_blocks,
+                        .local_blocks = config.local_blocks,
+                        .init_blocks = config.init_blocks},
+          .kv_type = limits.kv_dtype == DType::kBF16 ? CacheType::kBF16 : CacheType::kE4M3,
+          .max_requests = limits.max_sequences,
+          .max_queries = limits.max_tokens,
+          .max_blocks = static_cast<int>(blocks_for_tokens(limits.max_context)),
+          .rotary_dim = config.rope.rotary_dim,
+          .inv_freq = rotary.inv_freq,
+          .attention_factor = rotary.attention_factor,
+          .batch_invariant = limits.batch_invariant};
+}
+
+}  // namespace sparrow

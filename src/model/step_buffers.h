@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+// StepBuffers: what a step of the text model keeps on a GPU beside weights and cache, for the largest step.
+// CudaTextModel lays them out in its memory, and a plan of the memory counts them with the same function.
+// Host arithmetic only: Bf16 is __nv_bfloat16 where there is CUDA, and BFloat16 where one only counts.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "config/config.h"
+#include "device/arena.h"
+#include "model/rotary.h"
+#include "ops/gpu_workspace.h"
+
+namespace sparrow {
+
+// The largest step.
+struct GpuStepLimits {
+  int max_tokens = 0;     // rows of a step
+  int max_sequences = 0;  // of a step
+  int max_logits = 0;     // rows of logits kept at a time
+  int64_t max_context = 0;
+  DType kv_dtype = DType::kBF16;
+  bool batch_invariant = false;  // a row's bits do not depend on the rest of the step; slower
+};
+
+// Rows of logits that are worth keeping: a prompt's, where they are asked for, come in windows of so many.
+inline int max_logit_rows(int max_tokens, int max_sequences) {
+  constexpr int kMinLogitRows = 256;
+  return std::min(std::max(max_sequences, kMinLogitRows), max_tokens);
+}
+
+// What of a rank's weights its buffers depend on.
+struct RankShape {
+  struct Layer {
+    int qkv_rows = 0;
+    int num_experts = 0;  // routed ones; 0: dense feed-forward
+    int inter = 0;        // channels of each expert
+  };
+  int query_heads = 0, kv_heads = 0, vocab_rows = 0;
+  std::vector<Layer> layers;
+};
+
+// `Rank` is a DeviceLayout, or the DeviceWeights that lie there.
+template <typename Rank>
+RankShape rank_shape(const Rank& rank) {
+  RankShape shape{rank.query_heads, rank.kv_heads, rank.vocab_rows, {}};
+  for (const auto& layer : rank.layers)
+    shape.layers.push_back({layer.qkv_rows, layer.num_experts, layer.inter});
+  return shape;
+}
+
+inline ops::cuda::MoeShape expert_shape(const ModelConfig& config, int num_experts, int inter) {
+  return {.hidden = config.hidden_size,
+          .inter = inter,
+          .num_experts = num_experts,
+          .top_k = num_experts > 0 ? config.experts_per_token : 0};
+}
+inline ops::cuda::RouterShape router_shape(const ModelConfig& config) {
+  return {.hidden = config.hidden_size, .num_experts = config.num_experts, .top_k = config.experts_per_token};
+}
+
+// The attention's plan, which refers to the frequencies.
+msa::gpu::PlanConfig attention_plan(const ModelConfig& config, const RankShape& rank,
+                                    const GpuStepLimits& limits, const RotaryFrequencies& rotary);
+
+// All layers share them.
+template <typename Bf16>
+struct StepBuffers {
+  Bf16 *residual, *normed, *delta;  // [tokens, hidden]
+  Bf16* next_residual;              // [hidden] of one token: a router with the norm in it writes this
+                                    // while its other CTAs read the residual; the two take turns
+  Bf16* qkv;                        // [tokens, qkv_rows]
+  Bf16 *q, *index_q;                // [tokens, query_heads * head_dim], [tokens, kv_heads * head_dim]
+  Bf16* attended;                   // [tokens, query_heads * head_dim]
+  int32_t* selected;                // [tokens, kv_heads, top_k]
+  int32_t* expert_ids;              // [tokens, experts_per_token]
+  float* expert_weights;            // [tokens, experts_per_token]
+  float* logits;                    // [max_logits, vocab_rows]
+  std::vector<Bf16*> router_parts;  // [layer] the router matrix as three bf16 terms; nullptr: no router
+  void *attention, *experts, *router, *products;  // workspaces
+};
+
+// `attention_bytes`: of the attention's plan.
+template <typename Bf16>
+StepBuffers<Bf16> lay_out_step(Arena& arena, const ModelConfig& config, const RankShape& rank,
+                               const GpuStepLimits& limits, int64_t attention_bytes) {
+  const int64_t tokens = limits.max_tokens, hidden = config.hidden_size, dim = config.head_dim;
+  int64_t qkv_rows = 0, experts = 0;
+  for (const RankShape::Layer& layer : rank.layers) {
+    qkv_rows = std::max<int64_t>(qkv_rows, layer.qkv_rows);
+    const auto shape = expert_shape(config, layer.num_experts, layer.inter);
+    experts = std::max(experts, ops::cuda::moe_workspace_bytes(shape, limits.max_tokens));
+  }
+  StepBuffers<Bf16> at{};
+  arena.begin("residual, norm, delta");
+  at.residual = arena.take<Bf16>(tokens * hidden);
+  at.normed = arena.take<Bf16>(tokens * hidden);
+  at.delta = arena.take<Bf16>(tokens * hidden);
+  at.next_residual = arena.take<Bf16>(hidden);
+  arena.begin("projections");
+  at.qkv = arena.take<Bf16>(tokens * qkv_rows);
+  at.q = arena.take<Bf16>(tokens * rank.query_heads * dim);
+  at.index_q = arena.take<Bf16>(tokens * rank.kv_heads * dim);
+  arena.begin("attention output");
+  at.attended = arena.take<Bf16>(tokens * rank.query_heads * dim);
+  arena.begin("selected blocks");
+  at.selected = arena.take<int32_t>(tokens * rank.kv_heads * config.top_k_blocks);
+  arena.begin("attention kernels");
+  at.attention = arena.take<std::byte>(attention_bytes);
+  arena.begin("routing");
+  at.expert_ids = arena.take<int32_t>(tokens * config.experts_per_token);
+  at.expert_weights = arena.take<float>(tokens * config.experts_per_token);
+  at.router =
+      arena.take<std::byte>(ops::cuda::router_workspace_bytes(router_shape(config), limits.max_tokens));
+  arena.begin("router as bf16 terms");
+  for (const RankShape::Layer& layer : rank.layers)
+    at.router_parts.push_back(layer.num_experts > 0 ? arena.take<Bf16>(3 * layer.num_experts * hidden)
+                                                    : nullptr);
+  arena.begin("experts");
+  at.experts = arena.take<std::byte>(experts);
+  arena.begin("logits");
+  at.logits = arena.take<float>(int64_t{limits.max_logits} * rank.vocab_rows);
+  arena.begin("matrix products");
+  at.products = arena.take<std::byte>(ops::cuda::kProductWorkspaceBytes);
+  return at;
+}
+
+}  // namespace sparrow
