@@ -4,6 +4,7 @@
 #include <cuda_runtime_api.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <cstdlib>
 
 #include "base/math.h"
@@ -13,6 +14,20 @@ namespace sparrow {
 namespace {
 
 constexpr size_t kPage = 4096, kHugePage = size_t{2} << 20;
+
+struct Counter {
+  std::atomic<int64_t> allocations = 0, bytes = 0;
+
+  void add(size_t size) {
+    allocations.fetch_add(1, std::memory_order_relaxed);
+    bytes.fetch_add(static_cast<int64_t>(size), std::memory_order_relaxed);
+  }
+  void remove(size_t size) { bytes.fetch_sub(static_cast<int64_t>(size), std::memory_order_relaxed); }
+  AllocationCounts::Kind now() const {
+    return {allocations.load(std::memory_order_relaxed), bytes.load(std::memory_order_relaxed)};
+  }
+};
+constinit Counter device_counter, pinned_counter;
 
 }  // namespace
 
@@ -29,12 +44,13 @@ Result<DeviceBuffer> DeviceBuffer::allocate(size_t bytes) {
     return Error{Errc::kIo, strf("no {} bytes of GPU memory: {} of {} bytes are free ({})", bytes, free,
                                  total, cudaGetErrorString(error))};
   }
-  buffer.memory_.reset(static_cast<std::byte*>(memory));
-  buffer.bytes_ = bytes;
+  buffer.memory_ = {static_cast<std::byte*>(memory), Free{bytes}};
+  device_counter.add(bytes);
   return buffer;
 }
 
 void DeviceBuffer::Free::operator()(std::byte* memory) const {
+  device_counter.remove(bytes);
   SPARROW_CUDA(cudaFree(memory));
 }
 
@@ -55,14 +71,19 @@ Result<PinnedBuffer> PinnedBuffer::allocate(size_t bytes) {
     return Error{Errc::kIo,
                  strf("no {} bytes of page-locked host memory: {}", bytes, cudaGetErrorString(error))};
   }
-  buffer.memory_.reset(static_cast<std::byte*>(memory));
-  buffer.bytes_ = bytes;
+  buffer.memory_ = {static_cast<std::byte*>(memory), Free{bytes}};
+  pinned_counter.add(bytes);
   return buffer;
 }
 
 void PinnedBuffer::Free::operator()(std::byte* memory) const {
+  pinned_counter.remove(bytes);
   SPARROW_CUDA(cudaHostUnregister(memory));
   std::free(memory);
+}
+
+AllocationCounts allocation_counts() {
+  return {device_counter.now(), pinned_counter.now()};
 }
 
 }  // namespace sparrow

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 
 #include "base/result.h"
@@ -21,14 +22,14 @@ class DeviceBuffer {
   T* as() const {
     return reinterpret_cast<T*>(memory_.get());
   }
-  size_t bytes() const { return memory_ ? bytes_ : 0; }
+  size_t bytes() const { return memory_ ? memory_.get_deleter().bytes : 0; }
 
  private:
   struct Free {
+    size_t bytes;
     void operator()(std::byte* memory) const;
   };
   std::unique_ptr<std::byte, Free> memory_;
-  size_t bytes_ = 0;
 };
 
 class PinnedBuffer {
@@ -42,14 +43,24 @@ class PinnedBuffer {
   T* as() const {
     return reinterpret_cast<T*>(memory_.get());
   }
-  size_t bytes() const { return memory_ ? bytes_ : 0; }
+  size_t bytes() const { return memory_ ? memory_.get_deleter().bytes : 0; }
 
  private:
   struct Free {
+    size_t bytes;
     void operator()(std::byte* memory) const;
   };
   std::unique_ptr<std::byte, Free> memory_;
-  size_t bytes_ = 0;
 };
+
+// What these two have allocated in this process. Any thread.
+struct AllocationCounts {
+  struct Kind {
+    int64_t allocations = 0;  // ever
+    int64_t bytes = 0;        // now
+  };
+  Kind device, pinned;
+};
+AllocationCounts allocation_counts();
 
 }  // namespace sparrow

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+// Memory on a GPU: what is planned is what is taken, to the byte, and after the start nothing more is.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <deque>
+#include <memory>
+#include <random>
+
+#include "checkpoint/random/synthetic.h"
+#include "device/cuda/check.h"
+#include "device/cuda/device_info.h"
+#include "device/cuda/memory.h"
+#include "engine/engine_core.h"
+#include "engine/memory/gpu_memory.h"
+#include "model/device_layout.h"
+#include "support/engine/engine_model.h"
+#include "support/m3_config.h"
+
+namespace sparrow {
+namespace {
+
+ModelConfig m3(int layers) {
+  ModelConfig config = parse_config(test::m3_config_json(), "").value();
+  config.num_layers = layers;
+  config.layer_is_sparse.resize(static_cast<size_t>(layers));
+  config.layer_is_moe.resize(static_cast<size_t>(layers));
+  return config;
+}
+
+struct Shape {
+  const char* name;
+  ModelConfig config;
+  int ranks;
+  DType kv_dtype;
+  int64_t context;
+  int tokens, sequences;
+};
+
+std::vector<Shape> shapes() {
+  const ModelConfig small =
+      parse_config(synthetic_config("small", DType::kBF16).value().config_json, "").value();
+  return {{"small, one rank", small, 1, DType::kBF16, 32768, 512, 16},
+          {"M3's rank of eight, bf16", m3(60), 8, DType::kBF16, 131072, 8192, 256},
+          {"fp8 cache", m3(5), 8, DType::kF8E4M3, 131072, 8192, 64},
+          {"fp8 cache, rank of four", m3(5), 4, DType::kF8E4M3, 32768, 2048, 64},
+          {"long context", m3(5), 8, DType::kBF16, 1048576, 8192, 256}};
+}
+
+TEST(CudaMemory, IsTakenAsItIsPlanned) {
+  const DeviceInfo device = use_device(0).value();
+  for (const Shape& shape : shapes()) {
+    SCOPED_TRACE(shape.name);
+    const ParallelConfig parallel{.size = shape.ranks};
+    const GpuStepLimits limits{.max_tokens = shape.tokens,
+                               .max_sequences = shape.sequences,
+                               .max_logits = max_logit_rows(shape.tokens, shape.sequences),
+                               .max_context = shape.context,
+                               .kv_dtype = shape.kv_dtype};
+    const GpuMemory planned = plan_gpu_memory(shape.config, parallel, limits, device.num_sms).value();
+    RunnerOptions options{.cache_tokens = 1024,
+                          .device = Device::kCuda,
+                          .max_context = shape.context,
+                          .max_batch_tokens = shape.tokens,
+                          .max_sequences = shape.sequences};
+    options.gpu.parallel_size = shape.ranks;
+    options.gpu.kv_dtype = shape.kv_dtype;
+    options.gpu.dummy_seed = 1;
+
+    const AllocationCounts before = allocation_counts();
+    size_t free_before = 0, free_after = 0, total = 0;
+    SPARROW_CUDA(cudaMemGetInfo(&free_before, &total));
+    const auto runner = ModelRunner::create(shape.config, {}, options);
+    ASSERT_TRUE(runner.ok()) << runner.error().message;
+    const AllocationCounts after = allocation_counts();
+    SPARROW_CUDA(cudaMemGetInfo(&free_after, &total));
+
+    const EngineInfo& info = runner.value()->info();
+    EXPECT_EQ(static_cast<int64_t>(info.weight_bytes), planned.weight_bytes);
+    EXPECT_EQ(static_cast<int64_t>(info.workspace_bytes), planned.workspace.bytes);
+    const KvCacheShape block{.num_blocks = 1,
+                             .kv_heads = make_device_layout(shape.config, parallel)->kv_heads,
+                             .head_dim = shape.config.head_dim,
+                             .dtype = shape.kv_dtype,
+                             .index_dtype = DType::kBF16,
+                             .layer_is_sparse = shape.config.layer_is_sparse};
+    const auto cache = static_cast<int64_t>(8 * block.block_bytes());
+    const int64_t taken = after.device.bytes - before.device.bytes;
+    EXPECT_EQ(taken, planned.weight_bytes + planned.workspace.bytes + cache);
+    EXPECT_EQ(after.pinned.bytes - before.pinned.bytes, planned.pinned_bytes);
+    ASSERT_EQ(info.workspace.size(), planned.workspace.rows.size());
+    for (size_t i = 0; i < info.workspace.size(); ++i)
+      EXPECT_EQ(info.workspace[i].bytes, planned.workspace.rows[i].bytes) << info.workspace[i].name;
+    const auto from_driver = static_cast<int64_t>(free_before) - static_cast<int64_t>(free_after);
+    std::printf("%s: %ld bytes planned and taken; the driver's count is %ld more\n", shape.name, taken,
+                from_driver - taken);
+  }
+}
+
+TEST(CudaMemory, IsCountedAsItComesAndGoes) {
+  const AllocationCounts before = allocation_counts();
+  {
+    DeviceBuffer device = DeviceBuffer::allocate(1000).value();
+    const PinnedBuffer pinned = PinnedBuffer::allocate(5000).value();
+    DeviceBuffer moved = std::move(device);
+    const AllocationCounts now = allocation_counts();
+    EXPECT_EQ(now.device.allocations, before.device.allocations + 1);
+    EXPECT_EQ(now.device.bytes, before.device.bytes + 1000);
+    EXPECT_EQ(now.pinned.allocations, before.pinned.allocations + 1);
+    EXPECT_EQ(now.pinned.bytes, before.pinned.bytes + 5000);
+    moved = DeviceBuffer();
+    EXPECT_EQ(allocation_counts().device.bytes, before.device.bytes);
+  }
+  EXPECT_EQ(allocation_counts().pinned.bytes, before.pinned.bytes);
+  EXPECT_EQ(allocation_counts().device.allocations, before.device.allocations + 1);
+}
+
+// Requests of every kind, one after the other and together.
+class Mix {
+ public:
+  Mix(const test::EngineModel& model, uint64_t seed) : model_(model), random_(seed) {}
+
+  Request next() {
+    const int vocabulary = model_.config().vocab_size;
+    Request request;
+    // Long ones run in chunks, short ones together.
+    request.prompts = {model_.text(one_of(6), 1 + one_of(is(4) ? 1500 : 40))};
+    if (is(6)) request.prompts.push_back(model_.text(one_of(6), 1 + one_of(300)));
+    request.n = is(4) ? 2 + one_of(3) : 1;
+    request.max_tokens = is(10) ? 0 : 1 + one_of(24);
+    request.ignore_eos = is(2);
+    request.sampling.temperature = is(3) ? 0.0 : 0.9;
+    request.sampling.seed = random_();
+    if (is(3)) request.sampling.repetition_penalty = 1.2;
+    if (is(3)) request.sampling.frequency_penalty = 0.3, request.sampling.presence_penalty = 0.1;
+    if (is(4)) request.sampling.top_k = 20, request.sampling.top_p = 0.9;
+    if (is(5)) request.sampling.allowed_ids = ids(vocabulary / 2);
+    if (is(6)) request.sampling.banned_ids = ids(vocabulary / 4);
+    if (is(6))
+      for (const int32_t id : ids(vocabulary)) request.sampling.logit_bias.emplace_back(id, 0.5f);
+    if (is(3)) request.logprobs = is(2) ? kMaxTopLogprobs : 0;
+    if (is(4)) request.prompt_logprobs = is(2) ? kMaxTopLogprobs : 3;
+    if (is(5) && request.max_tokens > 2) request.min_tokens = 2, request.stop_ids = ids(5);
+    return request;
+  }
+  int one_of(int count) { return static_cast<int>(random_() % static_cast<uint64_t>(count)); }
+
+ private:
+  bool is(int one_in) { return one_of(one_in) == 0; }
+  std::vector<int32_t> ids(int count) {
+    std::vector<int32_t> all;
+    for (int i = 0; i < count; ++i) all.push_back(one_of(model_.config().vocab_size));
+    return all;
+  }
+
+  const test::EngineModel& model_;
+  std::mt19937_64 random_;
+};
+
+TEST(CudaMemory, IsAllTakenAtTheStart) {
+  constexpr int kSteps = 1000, kTopKBlocks = 2, kLive = 12;
+  const test::EngineModel model("bf16", kTopKBlocks, Device::kCuda);
+  const EngineOptions options{.device = Device::kCuda,
+                              .cache_tokens = 16384,
+                              .max_model_tokens = 2048,
+                              .max_batch_tokens = 512,
+                              .max_sequences = 32};
+  const auto core = EngineCore::create(model.config(), model.weights(), options).value();
+  const AllocationCounts start = allocation_counts();
+
+  Mix mix(model, 20);
+  std::deque<std::shared_ptr<TokenChannel>> live;
+  RequestId next_id = 1;
+  int64_t ended = 0, failed = 0, refused = 0;
+  for (int step = 0; step < kSteps; ++step) {
+    while (live.size() < kLive) {
+      Request request = mix.next();
+      if (!validate(request, core->request_limits()).ok()) {
+        ++refused;
+        continue;
+      }
+      const auto channel = std::make_shared<TokenChannel>(request.num_outputs(), 4096, [] {});
+      core->add(next_id++, std::move(request), channel, {});
+      live.push_back(channel);
+    }
+    core->step({});
+    core->deliver();
+    for (const auto& channel : live)
+      while (const auto event = channel->try_next())
+        if (event->finish) ++ended, failed += event->finish == FinishReason::kError;
+    std::erase_if(live, [](const auto& channel) { return channel->done(); });
+  }
+  const AllocationCounts now = allocation_counts();
+  EXPECT_EQ(now.device.allocations - start.device.allocations, 0);
+  EXPECT_EQ(now.pinned.allocations - start.pinned.allocations, 0);
+  EXPECT_EQ(now.device.bytes, start.device.bytes);
+  EXPECT_EQ(now.pinned.bytes, start.pinned.bytes);
+  const EngineStats stats = core->stats();
+  std::printf(
+      "%ld steps, %ld outputs ended, %ld of them with an error; %ld tokens computed, %ld drawn; %ld "
+      "requests were refused\n",
+      stats.steps, ended, failed, stats.computed_tokens, stats.generated_tokens, refused);
+  EXPECT_GE(stats.steps, kSteps - 10);
+  EXPECT_GT(ended, 200);
+  EXPECT_EQ(failed, 0);
+}
+
+}  // namespace
+}  // namespace sparrow
