@@ -10,6 +10,7 @@
 
 #include "checkpoint/random/synthetic.h"
 #include "cli/load_model.h"
+#include "engine/memory/gpu_memory.h"
 #include "support/m3_config.h"
 #include "support/temp_dir.h"
 
@@ -69,6 +70,33 @@ TEST(MemoryPlan, SharesOutExactlyWhatMayBeUsed) {
     EXPECT_LE(plan.used_bytes(), plan.budget_bytes);
     EXPECT_GT(plan.used_bytes() + plan.block_bytes(), plan.budget_bytes);
     EXPECT_EQ(plan.cache_tokens(), plan.num_blocks * 128);
+  }
+}
+
+// What is shown is what the engine counts for itself, row by row.
+TEST(MemoryPlan, ShowsWhatARankAllocates) {
+  for (const char* type : {"auto", "fp8"}) {
+    const MemoryPlan plan = plan_of(m3(), {.gpus = 8,
+                                           .max_model_len = 131072,
+                                           .kv_cache_dtype = type,
+                                           .max_num_seqs = 64,
+                                           .max_num_batched_tokens = 2048});
+    const GpuMemory memory = plan_gpu_memory(m3(), {.size = 8},
+                                             {.max_tokens = 2048,
+                                              .max_sequences = 64,
+                                              .max_logits = 256,
+                                              .max_context = 131072,
+                                              .kv_dtype = plan.kv_dtype},
+                                             /*num_sms=*/132)
+                                 .value();
+    EXPECT_EQ(plan.weight_bytes, memory.weight_bytes);
+    ASSERT_EQ(plan.workspace.rows.size(), memory.workspace.rows.size());
+    for (const LedgerRow& row : plan.workspace.rows)
+      EXPECT_EQ(row.bytes, memory.workspace.of(row.name)) << row.name;
+    EXPECT_EQ(plan.driver.bytes, memory.driver.bytes);
+    EXPECT_EQ(plan.pinned_bytes, memory.pinned_bytes);
+    EXPECT_EQ(plan.used_bytes(),
+              plan.weight_bytes + plan.workspace.bytes + plan.driver.bytes + plan.cache_bytes());
   }
 }
 

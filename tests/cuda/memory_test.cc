@@ -13,6 +13,7 @@
 #include "device/cuda/memory.h"
 #include "engine/engine_core.h"
 #include "engine/memory/gpu_memory.h"
+#include "engine/ranks/rank_group.h"
 #include "model/device_layout.h"
 #include "support/engine/engine_model.h"
 #include "support/m3_config.h"
@@ -58,24 +59,22 @@ TEST(CudaMemory, IsTakenAsItIsPlanned) {
                                .max_context = shape.context,
                                .kv_dtype = shape.kv_dtype};
     const GpuMemory planned = plan_gpu_memory(shape.config, parallel, limits, device.num_sms).value();
-    RunnerOptions options{.cache_tokens = 1024,
-                          .device = Device::kCuda,
-                          .max_context = shape.context,
-                          .max_batch_tokens = shape.tokens,
-                          .max_sequences = shape.sequences};
-    options.gpu.parallel_size = shape.ranks;
-    options.gpu.kv_dtype = shape.kv_dtype;
-    options.gpu.dummy_seed = 1;
+    const RankOptions options{
+        .cache_tokens = 1024,
+        .max_context = shape.context,
+        .max_step_tokens = shape.tokens,
+        .max_step_sequences = shape.sequences,
+        .gpu = {.parallel_size = shape.ranks, .kv_dtype = shape.kv_dtype, .dummy_seed = 1}};
 
     const AllocationCounts before = allocation_counts();
     size_t free_before = 0, free_after = 0, total = 0;
     SPARROW_CUDA(cudaMemGetInfo(&free_before, &total));
-    const auto runner = ModelRunner::create(shape.config, {}, options);
-    ASSERT_TRUE(runner.ok()) << runner.error().message;
+    const auto group = create_rank_group(shape.config, {}, options);
+    ASSERT_TRUE(group.ok()) << group.error().message;
     const AllocationCounts after = allocation_counts();
     SPARROW_CUDA(cudaMemGetInfo(&free_after, &total));
 
-    const EngineInfo& info = runner.value()->info();
+    const EngineInfo& info = group.value()->info();
     EXPECT_EQ(static_cast<int64_t>(info.weight_bytes), planned.weight_bytes);
     EXPECT_EQ(static_cast<int64_t>(info.workspace_bytes), planned.workspace.bytes);
     const KvCacheShape block{.num_blocks = 1,
@@ -95,6 +94,21 @@ TEST(CudaMemory, IsTakenAsItIsPlanned) {
     std::printf("%s: %ld bytes planned and taken; the driver's count is %ld more\n", shape.name, taken,
                 from_driver - taken);
   }
+}
+
+TEST(CudaMemory, ThatIsNotThereIsRefusedBeforeAnythingIsTaken) {
+  const RankOptions options{.cache_tokens = 1024,
+                            .max_context = 4096,
+                            .max_step_tokens = 512,
+                            .max_step_sequences = 16,
+                            .gpu = {.dummy_seed = 1}};
+  const ModelConfig whole = m3(60);
+  const AllocationCounts before = allocation_counts();
+  const auto group = create_rank_group(whole, {}, options);
+  ASSERT_FALSE(group.ok());
+  EXPECT_NE(group.error().message.find("do not fit into"), std::string::npos) << group.error().message;
+  EXPECT_EQ(allocation_counts().device.allocations, before.device.allocations);
+  EXPECT_EQ(allocation_counts().pinned.allocations, before.pinned.allocations);
 }
 
 TEST(CudaMemory, IsCountedAsItComesAndGoes) {
@@ -163,8 +177,8 @@ TEST(CudaMemory, IsAllTakenAtTheStart) {
   const EngineOptions options{.device = Device::kCuda,
                               .cache_tokens = 16384,
                               .max_model_tokens = 2048,
-                              .max_batch_tokens = 512,
-                              .max_sequences = 32};
+                              .max_step_tokens = 512,
+                              .max_step_sequences = 32};
   const auto core = EngineCore::create(model.config(), model.weights(), options).value();
   const AllocationCounts start = allocation_counts();
 

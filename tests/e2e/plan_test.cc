@@ -30,6 +30,12 @@ TEST(Plan, ShowsATableOrOneLineOfJson) {
   EXPECT_EQ(root.at("parameters")->as_int(0, INT64_MAX).value(), 427040140160);
   EXPECT_TRUE(root.at("fits")->as_bool().value());
   EXPECT_EQ(root.at("kv_token_bytes")->as_int(0, INT64_MAX).value(), 30720);
+  const auto bytes = [&](const char* key) { return root.at(key)->as_int(0, INT64_MAX).value(); };
+  EXPECT_EQ(root.at("driver")->at("captured steps")->as_int(0, INT64_MAX).value(), int64_t{512} << 20);
+  EXPECT_GT(root.at("workspace")->at("draws")->as_int(0, INT64_MAX).value(), 0);
+  EXPECT_GT(bytes("pinned_host_bytes"), 0);
+  EXPECT_LE(bytes("weight_bytes") + bytes("workspace_bytes") + bytes("driver_bytes") + bytes("cache_bytes"),
+            bytes("budget_bytes"));
 }
 
 TEST(Plan, ExitsWithOneWhereItDoesNotFit) {

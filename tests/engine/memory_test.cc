@@ -167,6 +167,18 @@ TEST(GpuMemory, GrowsWithEachLimit) {
   EXPECT_GT(bytes(more), bytes(base));
 }
 
+TEST(GpuMemory, WhatDoesNotFitIsToldBeforeItIsLoaded) {
+  GpuMemory memory{.weight_bytes = int64_t{100} << 30};
+  memory.workspace.add("draws", int64_t{2} << 30);
+  EXPECT_TRUE(check_fits(memory, int64_t{102} << 30, "a card").ok());
+  const Status status = check_fits(memory, (int64_t{102} << 30) - 1, "a card");
+  ASSERT_FALSE(status.ok());
+  EXPECT_EQ(
+      status.error().message,
+      "100.0 GiB of weights and 2.0 GiB of workspace do not fit into the 102.0 GiB that are free on a card: "
+      "use more GPUs, or smaller steps");
+}
+
 TEST(GpuMemory, LimitsThatTheKernelsDoNotTakeAreNamed) {
   const GpuStepLimits limits{
       .max_tokens = 8192, .max_sequences = 5000, .max_logits = 256, .max_context = 4096};

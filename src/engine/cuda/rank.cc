@@ -73,9 +73,6 @@ Result<std::unique_ptr<Rank>> Rank::create(const ModelConfig& config, const Weig
 Status Rank::take_memory(const Weights& weights) {
   const GpuOptions& gpu = options_.gpu;
   const ParallelConfig parallel{.size = gpu.parallel_size, .rank = gpu.rank};
-  weights_ = gpu.dummy_seed ? SPARROW_TRY(dummy_device_weights(config_, parallel, *gpu.dummy_seed))
-                            : SPARROW_TRY(load_device_weights(config_, parallel, weights, gpu.progress));
-
   max_columns_ = static_cast<int>(blocks_for_tokens(options_.max_context));
   max_logits_ = max_logit_rows(options_.max_step_tokens, options_.max_step_sequences);
   const GpuStepLimits limits{.max_tokens = options_.max_step_tokens,
@@ -85,6 +82,9 @@ Status Rank::take_memory(const Weights& weights) {
                              .kv_dtype = gpu.kv_dtype,
                              .batch_invariant = gpu.batch_invariant};
   planned_ = SPARROW_TRY(plan_gpu_memory(config_, parallel, limits, device_.num_sms));
+  SPARROW_TRY(check_fits(planned_, static_cast<int64_t>(device_.free_bytes), device_.name));
+  weights_ = gpu.dummy_seed ? SPARROW_TRY(dummy_device_weights(config_, parallel, *gpu.dummy_seed))
+                            : SPARROW_TRY(load_device_weights(config_, parallel, weights, gpu.progress));
   model_ = SPARROW_TRY(CudaTextModel::create(config_, weights_, limits));
   model_->tune(stream_.get());
   upload_ =

@@ -42,4 +42,14 @@ Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const ParallelConfi
   return memory;
 }
 
+Status check_fits(const GpuMemory& memory, int64_t free_bytes, std::string_view device) {
+  if (memory.weight_bytes + memory.workspace.bytes <= free_bytes) return Ok{};
+  const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / (int64_t{1} << 30); };
+  return Error{
+      Errc::kInvalidArgument,
+      strf("{:.1f} GiB of weights and {:.1f} GiB of workspace do not fit into the {:.1f} GiB that are "
+           "free on {}: use more GPUs, or smaller steps",
+           gib(memory.weight_bytes), gib(memory.workspace.bytes), gib(free_bytes), device)};
+}
+
 }  // namespace sparrow
