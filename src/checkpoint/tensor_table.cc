@@ -63,16 +63,16 @@ constexpr Template kEveryLayerRows[] = {
   {R::kInputNorm,         "input_layernorm.weight",          {kHidden},            kFloat,  kWhole,   P::kRouterNorms, {D::kInputNorm},         S::kNorm},
   {R::kPostAttentionNorm, "post_attention_layernorm.weight", {kHidden},            kFloat,  kWhole,   P::kRouterNorms, {D::kPostAttentionNorm}, S::kNorm},
   {R::kQ,                 "self_attn.q_proj.weight",         {kQueryDim, kHidden}, kLinear, kRows,    P::kAttention,   {D::kQkv, kHeadGroups}},
-  {R::kK,                 "self_attn.k_proj.weight",         {kKvDim, kHidden},    kLinear, kKvHeads, P::kAttention,   D::kQkv},
-  {R::kV,                 "self_attn.v_proj.weight",         {kKvDim, kHidden},    kLinear, kKvHeads, P::kAttention,   D::kQkv},
+  {R::kK,                 "self_attn.k_proj.weight",         {kKvDim, kHidden},    kLinear, kKvHeads, P::kAttention,   {D::kQkv}},
+  {R::kV,                 "self_attn.v_proj.weight",         {kKvDim, kHidden},    kLinear, kKvHeads, P::kAttention,   {D::kQkv}},
   {R::kO,                 "self_attn.o_proj.weight",         {kHidden, kQueryDim}, kLinear, kColumns, P::kAttention,   {D::kO, kHeadGroups},    S::kResidual},
   {R::kQNorm,             "self_attn.q_norm.weight",         {kHeadDim},           kFloat,  kWhole,   P::kRouterNorms, {D::kQNorm},             S::kHeadNorm},
   {R::kKNorm,             "self_attn.k_norm.weight",         {kHeadDim},           kFloat,  kWhole,   P::kRouterNorms, {D::kKNorm},             S::kHeadNorm},
 };
 constexpr Template kSparseLayerRows[] = {
   // One index head for each KV head, and one index key for all of them.
-  {R::kIndexQ,     "self_attn.index_q_proj.weight", {kKvDim, kHidden},   kLinear, kKvHeads, P::kAttention,   D::kQkv},
-  {R::kIndexK,     "self_attn.index_k_proj.weight", {kHeadDim, kHidden}, kLinear, kWhole,   P::kAttention,   D::kQkv},
+  {R::kIndexQ,     "self_attn.index_q_proj.weight", {kKvDim, kHidden},   kLinear, kKvHeads, P::kAttention,   {D::kQkv}},
+  {R::kIndexK,     "self_attn.index_k_proj.weight", {kHeadDim, kHidden}, kLinear, kWhole,   P::kAttention,   {D::kQkv}},
   {R::kIndexQNorm, "self_attn.index_q_norm.weight", {kHeadDim},          kFloat,  kWhole,   P::kRouterNorms, {D::kIndexQNorm}, S::kNorm},
   {R::kIndexKNorm, "self_attn.index_k_norm.weight", {kHeadDim},          kFloat,  kWhole,   P::kRouterNorms, {D::kIndexKNorm}, S::kNorm},
 };
@@ -241,7 +241,8 @@ class Table {
   std::vector<TensorRow> take() { return std::move(rows_); }
 
  private:
-  // On a GPU these lie as bf16: no kernel there reads the format, and loading expands it.
+  // On a GPU these lie as bf16: no kernel there reads the format, and loading expands it. (MXFP4 would be
+  // another function of this kind, for experts alone.)
   void add_mxfp8(TensorRow values) {
     TensorRow scales = values;
     values.spec.dtype = DType::kF8E4M3;
