@@ -103,7 +103,8 @@ void run_moe(const Layer& layer, const std::string& name, int rows, Family famil
   const auto time = [&](unsigned parts) {
     return time_launches(stream, routings, options.once, [&](int i) {
       const int64_t weights_at = s.num_experts == 0 ? int64_t{i} * s.inter * s.hidden : 0;
-      args.gate_up = layer.gate_up + 2 * weights_at, args.down = layer.down + weights_at;
+      args.gate_up = bf16_matrix(layer.gate_up + 2 * weights_at, (s.num_experts + 1) * 2 * s.inter, s.hidden);
+      args.down = bf16_matrix(layer.down + weights_at, (s.num_experts + 1) * s.hidden, s.inter);
       args.ids = ids_device + size_t(i) * rows * s.top_k;
       family(s, args, stream, parts);
       return cudaGetLastError();
@@ -146,7 +147,7 @@ void run_linear(int out_features, int in_features, int rows, const Options& opti
   fill_random<<<64, 256>>>(reinterpret_cast<uint32_t*>(x), int64_t{rows} * in_features / 2, 2, false);
   CHECK(cudaDeviceSynchronize());
   const Timing t = time_launches(stream, slots, options.once, [&](int i) {
-    linear_small(w + i * count, x, out, rows, out_features, in_features, stream);
+    linear_small(bf16_matrix(w + i * count, out_features, in_features), x, out, rows, stream);
     return cudaGetLastError();
   });
   print(options, name, t, {count * 2.0 + 2.0 * rows * (in_features + out_features), 2.0 * count * rows}, 0);

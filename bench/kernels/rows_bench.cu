@@ -151,7 +151,7 @@ void run_linear_held(const BenchCase& c, const Options& options, cudaStream_t st
               *const out = allocate<__nv_bfloat16>(out_features);
   CHECK(cudaDeviceSynchronize());
   const Timing timing = time_launches(stream, sets, options.once, [&](int i) {
-    linear_held({w + i * count, x, out, out_features, c.columns}, stream);
+    linear_held({bf16_matrix(w + i * count, out_features, c.columns), x, out}, stream);
     return cudaSuccess;
   });
   print_line(options, c.name, timing, count * 2 / kReadBytesPerUs, 0);

@@ -76,7 +76,7 @@ class Comparison {
     };
     const ops::Weight embed = {host_.embed, {}};
     matrix("embed", device_.embed, device_.vocab_rows, hidden, vocab_rows(embed));
-    matrix("head", device_.head, device_.vocab_rows, hidden, vocab_rows(host_.head));
+    matrix("head", device_.head.bf16(), device_.vocab_rows, hidden, vocab_rows(host_.head));
     vector("final_norm", device_.final_norm, host_.final_norm);
     for (size_t i = 0; i < host_.layers.size(); ++i) {
       attention(device_.layers[i], host_.layers[i]);
@@ -134,7 +134,7 @@ class Comparison {
     };
     const int rows = (device_.query_heads + 2 * kv_heads + (is_sparse ? kv_heads + 1 : 0)) * 128;
     if (device.qkv_rows != rows) return differ("qkv_rows", rows, device.qkv_rows);
-    matrix("qkv", device.qkv, rows, config_.hidden_size, [&](int64_t row, int64_t col) {
+    matrix("qkv", device.qkv.bf16(), rows, config_.hidden_size, [&](int64_t row, int64_t col) {
       int64_t head = row / 128;
       const int64_t d = row % 128;
       if (head < device_.query_heads)
@@ -144,7 +144,7 @@ class Comparison {
       const int64_t part = head / kv_heads;
       return value_of(*parts[part], part == 3 ? d : (first_kv + head % kv_heads) * 128 + d, col);
     });
-    matrix("o", device.o, config_.hidden_size, int64_t{device_.query_heads} * 128,
+    matrix("o", device.o.bf16(), config_.hidden_size, int64_t{device_.query_heads} * 128,
            [&](int64_t row, int64_t col) {
              const int64_t head = query_head(col / 128);
              return head < 0 ? 0.0f : value_of(host.o, row, head * 128 + col % 128);
@@ -170,15 +170,16 @@ class Comparison {
       const ops::MlpWeights& expert =
           e < device.num_experts ? host.experts[static_cast<size_t>(e)] : host.mlp;
       const std::string name = "expert " + std::to_string(e);
-      matrix(name + " gate_up", device.gate_up + e * 2 * inter * hidden, 2 * inter, hidden,
+      matrix(name + " gate_up", device.gate_up.bf16() + e * 2 * inter * hidden, 2 * inter, hidden,
              [&](int64_t row, int64_t col) {
                const int64_t channel = row / 16 * 8 + row % 8;
                const ops::Weight& weight = row % 16 < 8 ? expert.gate : expert.up;
                return channel < channels ? value_of(weight, first + channel, col) : 0.0f;
              });
-      matrix(name + " down", device.down + e * hidden * inter, hidden, inter, [&](int64_t row, int64_t col) {
-        return col < channels ? value_of(expert.down, row, first + col) : 0.0f;
-      });
+      matrix(name + " down", device.down.bf16() + e * hidden * inter, hidden, inter,
+             [&](int64_t row, int64_t col) {
+               return col < channels ? value_of(expert.down, row, first + col) : 0.0f;
+             });
     }
   }
 
@@ -284,13 +285,13 @@ TEST(DeviceWeights, ShuffledRowsAreNoticed) {
     const __nv_bfloat16* matrix;
     int64_t a, b, cols;
     const char* name;
-  } kShuffles[] = {
-      {layer.gate_up, 7, 8, hidden, "layer 1: expert 0 gate_up[7, 0]"},
-      {layer.gate_up, 2 * layer.inter * 8, 2 * layer.inter * 8 + 1, hidden, "layer 1: expert 8 gate_up"},
-      {layer.down, 1, 2, layer.inter, "layer 1: expert 0 down[1, "},
-      {layer.qkv, 127, 128, hidden, "layer 1: qkv[127, "},
-      {layer.o, 3, 4, int64_t{device.query_heads} * 128, "layer 1: o[3, "},
-      {device.embed, 0, 511, hidden, "embed[0, "}};
+  } kShuffles[] = {{layer.gate_up.bf16(), 7, 8, hidden, "layer 1: expert 0 gate_up[7, 0]"},
+                   {layer.gate_up.bf16(), 2 * layer.inter * 8, 2 * layer.inter * 8 + 1, hidden,
+                    "layer 1: expert 8 gate_up"},
+                   {layer.down.bf16(), 1, 2, layer.inter, "layer 1: expert 0 down[1, "},
+                   {layer.qkv.bf16(), 127, 128, hidden, "layer 1: qkv[127, "},
+                   {layer.o.bf16(), 3, 4, int64_t{device.query_heads} * 128, "layer 1: o[3, "},
+                   {device.embed, 0, 511, hidden, "embed[0, "}};
   for (const auto& shuffle : kShuffles) {
     swap_rows(shuffle.matrix, shuffle.a, shuffle.b, shuffle.cols);
     EXPECT_THAT(first_difference(model, {}, device), HasSubstr(shuffle.name));

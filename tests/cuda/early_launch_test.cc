@@ -62,8 +62,8 @@ class Chain {
           {.x = normed_.data(),
            .ids = ids_.data(),
            .weights = weights_.data(),
-           .gate_up = gate_up_.data(),
-           .down = down_.data(),
+           .gate_up = bf16_matrix(gate_up_.data(), 17 * 2 * kExperts.inter, kHidden),
+           .down = bf16_matrix(down_.data(), 17 * kHidden, kExperts.inter),
            .alpha = 1.7f,
            .limit = 7,
            .beta = 1,
@@ -90,12 +90,15 @@ class Chain {
   }
 
  private:
+  DeviceMatrix projection() const { return bf16_matrix(in_.data(), kProjected, kHidden); }
+  DeviceMatrix output() const { return bf16_matrix(out_.data(), kHidden, kProjected); }
+
   template <typename After>
   void attention_of_several(cudaStream_t stream, const After& after) {
     norm(stream), after();
-    linear_small(in_.data(), normed_.data(), projected_.data(), rows_, kProjected, kHidden, stream);
+    linear_small(projection(), normed_.data(), projected_.data(), rows_, stream);
     after();
-    linear_small(out_.data(), projected_.data(), delta_.data(), rows_, kHidden, kProjected, stream);
+    linear_small(output(), projected_.data(), delta_.data(), rows_, stream);
     after();
     norm(stream), after();
     route(kRouter,
@@ -114,14 +117,9 @@ class Chain {
   template <typename After>
   void attention_of_one(cudaStream_t stream, const After& after) {
     norm(stream), after();
-    linear_small(in_.data(), normed_.data(), projected_.data(), 1, kProjected, kHidden, stream);
+    linear_small(projection(), normed_.data(), projected_.data(), 1, stream);
     after();
-    linear_held({.w = out_.data(),
-                 .x = projected_.data(),
-                 .out = delta_.data(),
-                 .out_features = kHidden,
-                 .in_features = kProjected},
-                stream);
+    linear_held({.w = output(), .x = projected_.data(), .out = delta_.data()}, stream);
     after();
     norm_route(kRouter,
                {.residual = here_,

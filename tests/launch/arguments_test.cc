@@ -147,25 +147,27 @@ TEST(LaunchArguments, RouterWithTheNorm) {
 }
 
 struct Linear {
-  const __nv_bfloat16 *w = somewhere(), *x = somewhere();
+  DeviceMatrix w = bf16_matrix(somewhere(), 16, 128);
+  const __nv_bfloat16* x = somewhere();
   float* out = somewhere<float>();
-  int rows = 2, out_features = 16, in_features = 128;
+  int rows = 2;
 };
 
 TEST(LaunchArguments, LinearLayers) {
   refuses<Linear>(
-      {},
-      [](const auto& l) { linear_small(l.w, l.x, l.out, l.rows, l.out_features, l.in_features, nullptr); },
-      {{[](auto& l) { l.w = nullptr; }, "linear_small: w must not be null"},
+      {}, [](const auto& l) { linear_small(l.w, l.x, l.out, l.rows, nullptr); },
+      {{[](auto& l) { l.w.values = nullptr; }, "linear_small: w must not be null"},
        {[](auto& l) { l.x = somewhere(1); }, "linear_small: x must be aligned to 16 bytes"},
        {[](auto& l) { l.rows = 65; }, "linear_small: rows must be in [1, 64], got 65"},
-       {[](auto& l) { l.out_features = 12; }, "linear_small: out_features must be a multiple of 8, got 12"},
-       {[](auto& l) { l.in_features = 96; }, "linear_small: in_features must be a multiple of 64, got 96"}});
+       {[](auto& l) { l.w.format = MatrixFormat::kMxfp8; }, "linear_small: w must be bf16"},
+       {[](auto& l) { l.w.rows = 12; }, "linear_small: out_features must be a multiple of 8, got 12"},
+       {[](auto& l) { l.w.cols = 96; }, "linear_small: in_features must be a multiple of 64, got 96"}});
   refuses<LinearHeldArgs>(
-      {somewhere(), somewhere(), somewhere(), 16, 128}, [](const auto& a) { linear_held(a, nullptr); },
-      {{[](auto& a) { a.w = nullptr; }, "linear_held: w must not be null"},
-       {[](auto& a) { a.in_features = 3136; }, "linear_held: in_features must be in [8, 3072], got 3136"},
-       {[](auto& a) { a.in_features = 100; }, "linear_held: in_features must be a multiple of 8, got 100"}});
+      {bf16_matrix(somewhere(), 16, 128), somewhere(), somewhere()},
+      [](const auto& a) { linear_held(a, nullptr); },
+      {{[](auto& a) { a.w.values = nullptr; }, "linear_held: w must not be null"},
+       {[](auto& a) { a.w.cols = 3136; }, "linear_held: in_features must be in [8, 3072], got 3136"},
+       {[](auto& a) { a.w.cols = 100; }, "linear_held: in_features must be a multiple of 8, got 100"}});
 }
 
 // What a product is timed with must be able to run it: a vocabulary may have any size.
@@ -181,8 +183,8 @@ struct Moe {
   MoeArgs args{.x = somewhere(),
                .ids = somewhere<int32_t>(),
                .weights = somewhere<float>(),
-               .gate_up = somewhere(),
-               .down = somewhere(),
+               .gate_up = bf16_matrix(somewhere(), 17 * 2 * 64, 128),
+               .down = bf16_matrix(somewhere(), 17 * 128, 64),
                .out = somewhere(),
                .workspace = somewhere(),
                .rows = 3};
@@ -198,11 +200,14 @@ TEST(LaunchArguments, Experts) {
        {[](auto& m) { m.shape.top_k = 9; }, "moe: top_k must be in [1, 8], got 9"},
        {[](auto& m) { m.shape.num_experts = 2; }, "moe: top_k must be in [1, 2], got 4"},
        {[](auto& m) { m.args.ids = nullptr; }, "moe: ids must not be null"},
-       {[](auto& m) { m.args.down = somewhere(4); }, "moe: down must be aligned to 16 bytes"},
+       {[](auto& m) { m.args.gate_up.format = MatrixFormat::kMxfp8; }, "moe: gate_up must be bf16"},
+       {[](auto& m) { m.args.down.rows = 128; }, "moe: down must have the shape of the product"},
+       {[](auto& m) { m.args.down.values = somewhere(4); }, "moe: down must be aligned to 16 bytes"},
        {[](auto& m) { m.args.workspace = somewhere(8); }, "moe: workspace must be aligned to 256 bytes"},
        {[](auto& m) { m.args.rows = -1; }, "moe: rows must be in"}});
   Moe dense;
   dense.shape.num_experts = dense.shape.top_k = 0, dense.args.ids = nullptr, dense.args.weights = nullptr;
+  dense.args.gate_up.rows = 2 * 64, dense.args.down.rows = 128;
   refuses<Moe>(dense, [](const auto& m) { moe(m.shape, m.args, nullptr); },
                {{[](auto& m) { m.args.x = nullptr; }, "moe: x must not be null"}});
 }

@@ -123,7 +123,7 @@ void CudaTextModel::State::attention(const DeviceBatch& batch, const CudaKvCache
   const bool sparse = config.layer_is_sparse[layer];
   const int rows = batch.num_tokens;
   begin(observer, StepPart::kProjection, layer, stream);
-  gemm->run(qkv_shape(w, rows), w.qkv, act.normed, act.qkv, stream);
+  gemm->run(w.qkv, rows, act.normed, act.qkv, stream);
 
   begin(observer, StepPart::kStore, layer, stream);
   const int64_t q_dim = int64_t{weights.query_heads} * config.head_dim;
@@ -151,7 +151,7 @@ void CudaTextModel::State::attention(const DeviceBatch& batch, const CudaKvCache
   if (sparse && !observer) {  // who observes parts gets them one by one
     check_msa(plan->sparse(
         {.store = store, .num_blocks = num_blocks, .selected = act.selected, .out = act.attended}, stream));
-    return gemm->run(output_shape(rows), w.o, act.attended, act.delta, stream);
+    return gemm->run(w.o, rows, act.attended, act.delta, stream);
   }
   check_msa(plan->store(store, stream));
 
@@ -175,7 +175,7 @@ void CudaTextModel::State::attention(const DeviceBatch& batch, const CudaKvCache
     check_msa(plan->dense(attend, stream));
   }
   begin(observer, StepPart::kOutput, layer, stream);
-  gemm->run(output_shape(rows), w.o, act.attended, act.delta, stream);
+  gemm->run(w.o, rows, act.attended, act.delta, stream);
 }
 
 void CudaTextModel::State::route(const DeviceBatch& batch, int layer, cudaStream_t stream,
@@ -296,7 +296,7 @@ void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& 
                            .eps = eps},
                           stream);
     const int count = std::min(batch.num_logits, limits.max_logits);
-    gemm->run(head_shape(count), weights.head, act.normed, act.logits, stream);
+    gemm->run(weights.head, count, act.normed, act.logits, stream);
     if (capture) {
       std::vector<int32_t> all(batch.num_logits);
       for (int i = 0; i < batch.num_logits; ++i) all[i] = i;
@@ -321,8 +321,8 @@ void CudaTextModel::forward_captured(const DeviceBatch& batch, const CudaKvCache
 void CudaTextModel::compute_logits(int first, int count, cudaStream_t stream) {
   State& s = *state_;
   SPARROW_CHECK_LE(count, s.limits.max_logits);
-  s.gemm->run(s.head_shape(count), s.weights.head, s.act.normed + int64_t{first} * s.config.hidden_size,
-              s.act.logits, stream);
+  s.gemm->run(s.weights.head, count, s.act.normed + int64_t{first} * s.config.hidden_size, s.act.logits,
+              stream);
 }
 
 const int32_t* CudaTextModel::expert_ids() const {

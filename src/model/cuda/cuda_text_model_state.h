@@ -15,21 +15,10 @@
 namespace sparrow {
 
 using Bf16 = __nv_bfloat16;
-using ops::cuda::GemmShape;
 
 struct CudaTextModel::State {
   State(const ModelConfig& config, const DeviceWeights& weights, const GpuStepLimits& limits)
       : config(config), weights(weights), limits(limits) {}
-
-  GemmShape qkv_shape(const DeviceLayer& layer, int rows) const {
-    return {.rows = rows, .n = layer.qkv_rows, .k = config.hidden_size};
-  }
-  GemmShape output_shape(int rows) const {
-    return {.rows = rows, .n = config.hidden_size, .k = weights.query_heads * config.head_dim};
-  }
-  GemmShape head_shape(int rows) const {
-    return {.rows = rows, .n = weights.vocab_rows, .k = config.hidden_size, .f32_out = true};
-  }
 
   // The norm of one row is part of the router's kernel.
   bool norm_in_router(const DeviceLayer& layer, int rows) const {

@@ -15,10 +15,10 @@ void CudaTextModel::tune(cudaStream_t stream) {
   const StepBuffers<Bf16>& a = s.act;
   // Up to 8 matrices of a shape: more than an L2 cache holds of the real model's.
   constexpr size_t kMatrices = 8;
-  std::map<int, std::vector<const void*>> qkv;  // by rows
-  std::vector<const void*> output;
+  std::map<int, std::vector<ops::cuda::DeviceMatrix>> qkv;  // by rows
+  std::vector<ops::cuda::DeviceMatrix> output;
   for (const DeviceLayer& layer : s.weights.layers) {
-    if (auto& list = qkv[layer.qkv_rows]; list.size() < kMatrices) list.push_back(layer.qkv);
+    if (auto& list = qkv[layer.qkv.rows]; list.size() < kMatrices) list.push_back(layer.qkv);
     if (output.size() < kMatrices) output.push_back(layer.o);
   }
   // Denser where decode steps are: padding a product to the next of these costs nothing there.
@@ -29,31 +29,31 @@ void CudaTextModel::tune(cudaStream_t stream) {
   SPARROW_CUDA(
       cudaMemsetAsync(a.normed, 0x3c, int64_t{s.limits.max_tokens} * s.config.hidden_size * 2, stream));
   for (const int rows : ladder) {
-    for (const auto& [n, weights] : qkv)
-      s.gemm->tune({.rows = rows, .n = n, .k = s.config.hidden_size}, weights, a.normed, a.qkv, stream);
-    s.gemm->tune(s.output_shape(rows), output, a.attended, a.delta, stream);
+    for (const auto& [n, weights] : qkv) s.gemm->tune(weights, rows, a.normed, a.qkv, stream);
+    s.gemm->tune(output, rows, a.attended, a.delta, stream);
     if (rows <= s.limits.max_logits)
-      s.gemm->tune(s.head_shape(rows), std::vector<const void*>{s.weights.head}, a.normed, a.logits, stream);
+      s.gemm->tune(std::span(&s.weights.head, 1), rows, a.normed, a.logits, stream);
   }
 }
 
 double CudaTextModel::measure_product_rate(cudaStream_t stream) {
-  constexpr size_t kSide = 8192, kBytes = kSide * kSide * sizeof(Bf16);  // what cards are compared by
+  constexpr int kSide = 8192;  // what cards are compared by
+  constexpr size_t kBytes = sizeof(Bf16) * kSide * kSide;
   const std::byte* weights = state_->weights.memory.data();
   Result<DeviceBuffer> out = DeviceBuffer::allocate(kBytes);
   const auto gemm = ops::cuda::Gemm::create();  // the fastest, whatever the model runs with
   if (!out.ok() || !gemm.ok() || state_->weights.memory.bytes() < 2 * kBytes) return 0;
   gemm.value()->set_workspace(state_->act.products);
   // The model's own numbers: a product of constants draws less power and runs faster than any real one.
-  const GemmShape shape{.rows = kSide, .n = kSide, .k = kSide};
-  const std::vector<const void*> matrices = {weights};
-  gemm.value()->tune(shape, matrices, weights + kBytes, out->data(), stream);
+  const ops::cuda::DeviceMatrix matrix = ops::cuda::bf16_matrix(weights, kSide, kSide);
+  const auto* x = reinterpret_cast<const Bf16*>(weights + kBytes);
+  gemm.value()->tune(std::span(&matrix, 1), kSide, x, out->as<Bf16>(), stream);
   Event begin_event(Event::Timing::kOn), end_event(Event::Timing::kOn);
   // Timed after as long as a large step takes: by then a card runs at the clocks that its power limit allows,
   // as that step does.
   constexpr int kWarmRuns = 100, kRuns = 50;
   const auto run = [&](int times) {
-    for (int i = 0; i < times; ++i) gemm.value()->run(shape, weights, weights + kBytes, out->data(), stream);
+    for (int i = 0; i < times; ++i) gemm.value()->run(matrix, kSide, x, out->as<Bf16>(), stream);
   };
   run(kWarmRuns);
   begin_event.record(stream);

@@ -38,9 +38,15 @@ Result<DeviceWeights> allocate(const DeviceLayout& layout) {
     const bool is_there = tensor.offset != DeviceTensorLayout::kAbsent;
     pointer = is_there ? reinterpret_cast<const T*>(memory + tensor.offset) : nullptr;
   };
+  const auto matrix = [&](const DeviceTensorLayout& tensor) {
+    return ops::cuda::DeviceMatrix{.format = tensor.format,
+                                   .values = memory + tensor.offset,
+                                   .rows = static_cast<int>(tensor.rows),
+                                   .cols = static_cast<int>(tensor.cols)};
+  };
   at(layout.model[kEmbed], weights.embed);
   at(layout.model[kFinalNorm], weights.final_norm);
-  at(layout.model[kHead], weights.head);
+  weights.head = matrix(layout.model[kHead]);
   weights.first_vocab_row = layout.first_vocab_row;
   weights.vocab_rows = layout.vocab_rows;
   weights.query_heads = layout.query_heads;
@@ -54,12 +60,12 @@ Result<DeviceWeights> allocate(const DeviceLayout& layout) {
     at(tensors[kKNorm], layer.k_norm);
     at(tensors[kIndexQNorm], layer.index_q_norm);
     at(tensors[kIndexKNorm], layer.index_k_norm);
-    at(tensors[kQkv], layer.qkv);
-    at(tensors[kO], layer.o);
+    layer.qkv = matrix(tensors[kQkv]);
+    layer.o = matrix(tensors[kO]);
     at(tensors[kRouter], layer.router);
     at(tensors[kRouterBias], layer.router_bias);
-    at(tensors[kGateUp], layer.gate_up);
-    at(tensors[kDown], layer.down);
+    layer.gate_up = matrix(tensors[kGateUp]);
+    layer.down = matrix(tensors[kDown]);
     weights.layers.push_back(layer);
   }
   return weights;

@@ -14,18 +14,20 @@
 #include "config/config.h"
 #include "device/cuda/memory.h"
 #include "model/sharding.h"
+#include "ops/cuda/device_matrix.h"
 
 namespace sparrow {
 
+// What products multiply with knows its format; vectors, the embedding and the router have one format each.
 struct DeviceLayer {
   const __nv_bfloat16 *input_norm, *post_attention_norm;  // [hidden]
   const __nv_bfloat16 *q_norm, *k_norm;                   // [head_dim]
   const __nv_bfloat16 *index_q_norm, *index_k_norm;  // [head_dim]; nullptr without block-sparse attention
   // Rows of q | k | v, and on sparse layers | index_q | index_k. Each KV head's group of query heads is
   // filled up with zero rows to 4, 8 or 16 heads.
-  const __nv_bfloat16* qkv;  // [qkv_rows, hidden]
+  ops::cuda::DeviceMatrix qkv;  // [qkv_rows, hidden]
   int qkv_rows;
-  const __nv_bfloat16* o;  // [hidden, query_heads * head_dim]: zero columns where q has zero rows
+  ops::cuda::DeviceMatrix o;  // [hidden, query_heads * head_dim]: zero columns where q has zero rows
 
   const float *router, *router_bias;  // [experts, hidden], [experts]; nullptr where the feed-forward is dense
   int num_experts;                    // routed ones; 0: dense
@@ -33,14 +35,14 @@ struct DeviceLayer {
   // Expert by expert; the shared one, or the dense feed-forward, comes last. Rows of gate and up alternate by
   // eights (packed row 16 g + i is gate's row 8 g + i, packed row 16 g + 8 + i is up's), so that a thread of
   // an MMA holds both of a channel.
-  const __nv_bfloat16* gate_up;  // [num_experts + 1, 2 * inter, hidden]
-  const __nv_bfloat16* down;     // [num_experts + 1, hidden, inter]
+  ops::cuda::DeviceMatrix gate_up;  // [(num_experts + 1) * 2 * inter, hidden]
+  ops::cuda::DeviceMatrix down;     // [(num_experts + 1) * hidden, inter]
 };
 
 struct DeviceWeights {
   const __nv_bfloat16* embed;       // [vocab_rows, hidden]
   const __nv_bfloat16* final_norm;  // [hidden]
-  const __nv_bfloat16* head;        // [vocab_rows, hidden]
+  ops::cuda::DeviceMatrix head;     // [vocab_rows, hidden]
   int first_vocab_row, vocab_rows;  // of this rank
   int query_heads, kv_heads;        // of this rank, zero heads included
   std::vector<DeviceLayer> layers;

@@ -31,31 +31,32 @@ void check(cublasStatus_t status, const char* call) {
 }
 #define CHECK_LT(call) check((call), #call)
 
-void launch_streamed(const GemmShape& shape, const void* w, const void* x, void* out, cudaStream_t stream) {
-  const auto* matrix = static_cast<const __nv_bfloat16*>(w);
-  const auto* rows = static_cast<const __nv_bfloat16*>(x);
-  if (shape.rows == 1 && !shape.f32_out && linear_held_fits(shape.n, shape.k))
-    linear_held({.w = matrix,
-                 .x = rows,
-                 .out = static_cast<__nv_bfloat16*>(out),
-                 .out_features = shape.n,
-                 .in_features = shape.k},
-                stream);
-  else if (shape.f32_out)
-    linear_small(matrix, rows, static_cast<float*>(out), shape.rows, shape.n, shape.k, stream);
-  else
-    linear_small(matrix, rows, static_cast<__nv_bfloat16*>(out), shape.rows, shape.n, shape.k, stream);
-}
-
-void check_shape(const Arguments& arguments, const GemmShape& shape, const void* x, const void* out) {
-  arguments.range("rows", shape.rows, 1, INT_MAX)
-      .range("n", shape.n, 1, INT_MAX)
-      .range("k", shape.k, 1, INT_MAX)
-      .pointer("x", x)
-      .pointer("out", out);
-}
-
 }  // namespace
+
+struct Gemm::Shape {
+  int rows, n, k;
+  bool f32_out;
+
+  Shape(const DeviceMatrix& w, int rows, bool f32_out) : rows(rows), n(w.rows), k(w.cols), f32_out(f32_out) {}
+
+  void check(const Arguments& arguments, const void* x, const void* out) const {
+    arguments.range("rows", rows, 1, INT_MAX)
+        .range("n", n, 1, INT_MAX)
+        .range("k", k, 1, INT_MAX)
+        .pointer("x", x)
+        .pointer("out", out);
+  }
+
+  // By a kernel of ours for few rows.
+  void launch_streamed(const DeviceMatrix& w, const __nv_bfloat16* x, void* out, cudaStream_t stream) const {
+    if (rows == 1 && !f32_out && linear_held_fits(n, k))
+      linear_held({.w = w, .x = x, .out = static_cast<__nv_bfloat16*>(out)}, stream);
+    else if (f32_out)
+      linear_small(w, x, static_cast<float*>(out), rows, stream);
+    else
+      linear_small(w, x, static_cast<__nv_bfloat16*>(out), rows, stream);
+  }
+};
 
 // One shape with its descriptors and the algorithm it runs with.
 struct Gemm::Product {
@@ -122,7 +123,7 @@ struct Gemm::Library {
   }
 
   // cuBLAS counts columns first: out^T [n, rows] = w [k, n]^T x^T [k, rows].
-  Product describe(const GemmShape& shape) {
+  Product describe(const Shape& shape) {
     Product p{};
     CHECK_LT(MatmulDescCreate(&p.operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     const cublasOperation_t transposed = CUBLAS_OP_T;
@@ -165,7 +166,7 @@ struct Gemm::Library {
   }
 
   // The library's first choice that runs any number of rows.
-  cublasLtMatmulAlgo_t choose_for_all_rows(GemmShape shape) {
+  cublasLtMatmulAlgo_t choose_for_all_rows(Shape shape) {
     const auto with_rows = [&](int rows, const auto& use) {
       shape.rows = rows;
       const Product p = describe(shape);
@@ -183,10 +184,10 @@ struct Gemm::Library {
                  strf("cuBLASLt has no algorithm for every number of rows of {} x {}", shape.n, shape.k));
   }
 
-  void launch(const Product& p, const cublasLtMatmulAlgo_t& algorithm, const void* w, const void* x,
+  void launch(const Product& p, const cublasLtMatmulAlgo_t& algorithm, const DeviceMatrix& w, const void* x,
               void* out, void* workspace, cudaStream_t stream) {
     const float one = 1, zero = 0;
-    CHECK_LT(Matmul(lt, p.operation, &one, w, p.w, x, p.x, &zero, out, p.out, out, p.out, &algorithm,
+    CHECK_LT(Matmul(lt, p.operation, &one, w.bf16(), p.w, x, p.x, &zero, out, p.out, out, p.out, &algorithm,
                     workspace, kProductWorkspaceBytes, stream));
   }
 };
@@ -201,7 +202,7 @@ Result<std::unique_ptr<Gemm>> Gemm::create(bool batch_invariant) {
   return gemm;
 }
 
-Gemm::Product& Gemm::product(const GemmShape& shape) {
+Gemm::Product& Gemm::product(const Shape& shape) {
   Library& lib = *library_;
   const Library::Key key{shape.n, shape.k, shape.f32_out, shape.rows};
   if (const auto found = lib.products.find(key); found != lib.products.end()) return found->second;
@@ -221,7 +222,7 @@ Gemm::Product& Gemm::product(const GemmShape& shape) {
   return lib.products.emplace(key, p).first->second;
 }
 
-void Gemm::tune(const GemmShape& shape, std::span<const void* const> weights, const void* x, void* out,
+void Gemm::tune(const Shape& shape, std::span<const DeviceMatrix> weights, const __nv_bfloat16* x, void* out,
                 cudaStream_t stream) {
   Library& lib = *library_;
   if (batch_invariant_) {
@@ -231,16 +232,16 @@ void Gemm::tune(const GemmShape& shape, std::span<const void* const> weights, co
     return;
   }
   const Arguments arguments("Gemm::tune");
-  check_shape(arguments, shape, x, out);
+  shape.check(arguments, x, out);
   arguments.pointer("the workspace", workspace_);
-  for (const void* w : weights) arguments.pointer("weights", w);
+  for (const DeviceMatrix& w : weights) check_matrix(arguments, "weights", w, shape.n, shape.k);
   Product p = lib.describe(shape);
   Event begin(Event::Timing::kOn), end(Event::Timing::kOn);
   const auto time = [&](const auto& launch) {
     float fastest = std::numeric_limits<float>::infinity();
     for (int round = 0; round < 3; ++round) {
       begin.record(stream);
-      for (const void* w : weights) launch(w);
+      for (const DeviceMatrix& w : weights) launch(w);
       end.record(stream);
       end.wait();
       if (round > 0)  // the first one loads the kernel
@@ -251,25 +252,46 @@ void Gemm::tune(const GemmShape& shape, std::span<const void* const> weights, co
   float best = std::numeric_limits<float>::infinity();
   for (const cublasLtMatmulHeuristicResult_t& candidate : lib.candidates(p)) {
     const float ms =
-        time([&](const void* w) { lib.launch(p, candidate.algo, w, x, out, workspace_, stream); });
+        time([&](const DeviceMatrix& w) { lib.launch(p, candidate.algo, w, x, out, workspace_, stream); });
     if (ms < best) p.algorithm = candidate.algo;
     best = std::min(best, ms);
   }
   if (shape.rows <= kLinearSmallRows && linear_small_fits(shape.n, shape.k))
-    p.streamed = time([&](const void* w) { launch_streamed(shape, w, x, out, stream); }) < best;
+    p.streamed = time([&](const DeviceMatrix& w) { shape.launch_streamed(w, x, out, stream); }) < best;
   const Library::Key key{shape.n, shape.k, shape.f32_out, shape.rows};
   lib.tuned.insert_or_assign(key, Library::Choice{p.algorithm, p.streamed});
   lib.products.insert_or_assign(key, p);
 }
 
-void Gemm::run(const GemmShape& shape, const void* w, const void* x, void* out, cudaStream_t stream) {
+void Gemm::run(const Shape& shape, const DeviceMatrix& w, const __nv_bfloat16* x, void* out,
+               cudaStream_t stream) {
   if (shape.rows == 0) return;
   const Arguments arguments("Gemm::run");
-  check_shape(arguments, shape, x, out);
-  arguments.pointer("w", w).pointer("the workspace", workspace_);
+  shape.check(arguments, x, out);
+  check_matrix(arguments, "w", w);
+  arguments.pointer("the workspace", workspace_);
   const Product& p = product(shape);
-  if (p.streamed) return launch_streamed(shape, w, x, out, stream);
+  if (p.streamed) return shape.launch_streamed(w, x, out, stream);
   library_->launch(p, p.algorithm, w, x, out, workspace_, stream);
+}
+
+void Gemm::tune(std::span<const DeviceMatrix> weights, int rows, const __nv_bfloat16* x, __nv_bfloat16* out,
+                cudaStream_t stream) {
+  tune(Shape(weights.front(), rows, /*f32_out=*/false), weights, x, out, stream);
+}
+
+void Gemm::tune(std::span<const DeviceMatrix> weights, int rows, const __nv_bfloat16* x, float* out,
+                cudaStream_t stream) {
+  tune(Shape(weights.front(), rows, /*f32_out=*/true), weights, x, out, stream);
+}
+
+void Gemm::run(const DeviceMatrix& w, int rows, const __nv_bfloat16* x, __nv_bfloat16* out,
+               cudaStream_t stream) {
+  run(Shape(w, rows, /*f32_out=*/false), w, x, out, stream);
+}
+
+void Gemm::run(const DeviceMatrix& w, int rows, const __nv_bfloat16* x, float* out, cudaStream_t stream) {
+  run(Shape(w, rows, /*f32_out=*/true), w, x, out, stream);
 }
 
 }  // namespace sparrow::ops::cuda

@@ -11,18 +11,12 @@
 #include <span>
 
 #include "base/result.h"
+#include "ops/cuda/device_matrix.h"
 #include "ops/gpu_workspace.h"
 
 namespace sparrow::ops::cuda {
 
-// out[rows, n] = x[rows, k] w[n, k]^T; x and w bf16, summed in f32; out bf16 or f32. All dense, row-major,
-// aligned to 16 bytes.
-struct GemmShape {
-  int rows = 0, n = 0, k = 0;
-  bool f32_out = false;
-  bool operator==(const GemmShape&) const = default;
-};
-
+// out[rows, n] = x[rows, k] w[n, k]^T, summed in f32. All dense, row-major, aligned to 16 bytes.
 class Gemm {
  public:
   // Fails where libcublasLt is missing or too old. batch_invariant: a row's bits do not depend on the others.
@@ -31,22 +25,29 @@ class Gemm {
   Gemm(const Gemm&) = delete;
   Gemm& operator=(const Gemm&) = delete;
 
-  // Times the candidates for products of up to `shape.rows` rows, more than the next smaller number it was
-  // called with, over several matrices of that shape so that none stays in a cache. Synchronises.
-  void tune(const GemmShape& shape, std::span<const void* const> weights, const void* x, void* out,
+  // Times the candidates for products of up to `rows` rows, more than the next smaller number it was called
+  // with, over several matrices of one shape so that none stays in a cache. Synchronises.
+  void tune(std::span<const DeviceMatrix> weights, int rows, const __nv_bfloat16* x, __nv_bfloat16* out,
+            cudaStream_t stream);
+  void tune(std::span<const DeviceMatrix> weights, int rows, const __nv_bfloat16* x, float* out,
             cudaStream_t stream);
 
   // Launches; can be captured once its shape has been run or tuned.
-  void run(const GemmShape& shape, const void* w, const void* x, void* out, cudaStream_t stream);
+  void run(const DeviceMatrix& w, int rows, const __nv_bfloat16* x, __nv_bfloat16* out, cudaStream_t stream);
+  void run(const DeviceMatrix& w, int rows, const __nv_bfloat16* x, float* out, cudaStream_t stream);
 
   // kProductWorkspaceBytes of device memory that all products share, one after the other on one stream.
   void set_workspace(void* workspace) { workspace_ = workspace; }
 
  private:
+  struct Shape;
   struct Library;
   struct Product;
   explicit Gemm(bool batch_invariant);
-  Product& product(const GemmShape& shape);
+  Product& product(const Shape& shape);
+  void tune(const Shape& shape, std::span<const DeviceMatrix> weights, const __nv_bfloat16* x, void* out,
+            cudaStream_t stream);
+  void run(const Shape& shape, const DeviceMatrix& w, const __nv_bfloat16* x, void* out, cudaStream_t stream);
 
   const bool batch_invariant_;
   std::unique_ptr<Library> library_;

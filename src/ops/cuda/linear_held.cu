@@ -132,23 +132,23 @@ bool linear_held_fits(int out_features, int in_features) {
 }
 
 void linear_held(const LinearHeldArgs& args, cudaStream_t stream) {
-  Arguments("linear_held")
-      .pointer("w", args.w)
-      .pointer("x", args.x)
+  const Arguments arguments("linear_held");
+  check_matrix(arguments, "w", args.w);
+  arguments.pointer("x", args.x)
       .pointer("out", args.out)
-      .range("out_features", args.out_features, 1, INT_MAX)
-      .range("in_features", args.in_features, kVector, kThreads * kVector)
-      .multiple("in_features", args.in_features, kVector);
-  const Cut c = cut(args.out_features, args.in_features);
-  const LinearHeldParams p{.w = args.w,
+      .range("out_features", args.w.rows, 1, INT_MAX)
+      .range("in_features", args.w.cols, kVector, kThreads * kVector)
+      .multiple("in_features", args.w.cols, kVector);
+  const Cut c = cut(args.w.rows, args.w.cols);
+  const LinearHeldParams p{.w = args.w.bf16(),
                            .x = args.x,
                            .out = args.out,
-                           .out_features = args.out_features,
-                           .in_features = args.in_features,
+                           .out_features = args.w.rows,
+                           .in_features = args.w.cols,
                            .group_threads = c.group_threads,
                            .groups = c.groups,
                            .rows_of_group = c.rows_of_group};
-  const int grid = ceil_div(args.out_features, c.groups * c.rows_of_group);
+  const int grid = ceil_div(args.w.rows, c.groups * c.rows_of_group);
   SPARROW_CUDA(
       hopper::launch_dependent(linear_held_kernel, {dim3(grid), c.groups * c.group_threads}, stream, p));
 }

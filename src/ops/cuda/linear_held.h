@@ -6,6 +6,8 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
+#include "ops/cuda/device_matrix.h"
+
 namespace sparrow::ops::cuda {
 
 // Whether registers hold a matrix of this shape.
@@ -14,10 +16,9 @@ bool linear_held_fits(int out_features, int in_features);
 // Pointers are 16-byte aligned, in_features is a multiple of 8 and at most 3072. f32 sums in an order that
 // depends on in_features alone, rounded once.
 struct LinearHeldArgs {
-  const __nv_bfloat16* w;  // [out_features, in_features]
+  DeviceMatrix w;          // [out_features, in_features]
   const __nv_bfloat16* x;  // [in_features]
   __nv_bfloat16* out;      // [out_features]
-  int out_features, in_features;
 };
 void linear_held(const LinearHeldArgs& args, cudaStream_t stream);
 

@@ -6,6 +6,8 @@
 #include <cuda_bf16.h>
 #include <cuda_runtime_api.h>
 
+#include "ops/cuda/device_matrix.h"
+
 namespace sparrow::ops::cuda {
 
 inline constexpr int kLinearSmallRows = 64;
@@ -16,9 +18,8 @@ bool linear_small_fits(int out_features, int in_features);
 // w is [out_features, in_features], x [rows, in_features], out [rows, out_features], all contiguous and
 // 16-byte aligned. rows <= kLinearSmallRows. f32 sums in an order that does not change from run to run,
 // rounded once.
-void linear_small(const __nv_bfloat16* w, const __nv_bfloat16* x, __nv_bfloat16* out, int rows,
-                  int out_features, int in_features, cudaStream_t stream);
-void linear_small(const __nv_bfloat16* w, const __nv_bfloat16* x, float* out, int rows, int out_features,
-                  int in_features, cudaStream_t stream);
+void linear_small(const DeviceMatrix& w, const __nv_bfloat16* x, __nv_bfloat16* out, int rows,
+                  cudaStream_t stream);
+void linear_small(const DeviceMatrix& w, const __nv_bfloat16* x, float* out, int rows, cudaStream_t stream);
 
 }  // namespace sparrow::ops::cuda

@@ -47,7 +47,7 @@ class LinearHeldTest : public testing::TestWithParam<Case> {
 
   std::vector<__nv_bfloat16> product(const __nv_bfloat16* x) const {
     const DeviceArray<__nv_bfloat16> result(size_t(out) + kGuard);
-    linear_held({w_device.data(), x, result.data(), out, in}, nullptr);
+    linear_held({bf16_matrix(w_device.data(), out, in), x, result.data()}, nullptr);
     return result.download();
   }
 };

@@ -72,7 +72,7 @@ class LinearSmallTest : public testing::TestWithParam<Case> {
   std::vector<T> run(int rows) {
     const auto [out, in] = GetParam();
     SPARROW_CUDA(cudaMemset(result_, 0xff, (int64_t{kLinearSmallRows} * out + kGuard) * 4));
-    linear_small(w_, x_, static_cast<T*>(result_), rows, out, in, nullptr);
+    linear_small(bf16_matrix(w_, out, in), x_, static_cast<T*>(result_), rows, nullptr);
     std::vector<T> host(size_t(rows) * out + kGuard);
     SPARROW_CUDA(cudaMemcpy(host.data(), result_, host.size() * sizeof(T), cudaMemcpyDeviceToHost));
     return host;

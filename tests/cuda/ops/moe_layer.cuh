@@ -85,8 +85,9 @@ static __global__ void reference_hidden(Reference r) {
   if (expert_of(r, row, slot) < 0) return;
   const __nv_bfloat16* x = r.args.x + int64_t{row} * r.shape.hidden;
   const int64_t gate_row = int64_t{expert_of(r, row, slot)} * 2 * inter + channel / 8 * 16 + channel % 8;
-  const double gate = warp_dot(x, r.args.gate_up + gate_row * r.shape.hidden, r.shape.hidden);
-  const double up = warp_dot(x, r.args.gate_up + (gate_row + 8) * r.shape.hidden, r.shape.hidden);
+  const auto* gate_up = static_cast<const __nv_bfloat16*>(r.args.gate_up.values);
+  const double gate = warp_dot(x, gate_up + gate_row * r.shape.hidden, r.shape.hidden);
+  const double up = warp_dot(x, gate_up + (gate_row + 8) * r.shape.hidden, r.shape.hidden);
   const double g = fmin(gate, double(kLimit)), u = fmin(fmax(up, -double(kLimit)), double(kLimit));
   if (threadIdx.x % 32 == 0)
     r.hidden[i] = __double2bfloat16((u + kBeta) * g / (1 + exp(-double(kAlpha) * g)));
@@ -101,8 +102,9 @@ static __global__ void reference_out(Reference r) {
   for (int slot = 0; slot < slots; ++slot) {
     if (expert_of(r, row, slot) < 0) continue;
     const int64_t w_row = int64_t{expert_of(r, row, slot)} * r.shape.hidden + channel;
+    const auto* down = static_cast<const __nv_bfloat16*>(r.args.down.values);
     const double part =
-        warp_dot(r.hidden + (int64_t{row} * slots + slot) * inter, r.args.down + w_row * inter, inter);
+        warp_dot(r.hidden + (int64_t{row} * slots + slot) * inter, down + w_row * inter, inter);
     sum += slot == r.shape.top_k ? part : part * r.args.weights[row * r.shape.top_k + slot] * kScaling;
   }
   if (threadIdx.x % 32 == 0) r.out[i] = sum;
@@ -170,8 +172,8 @@ struct Layer {
     return {.x = x.data,
             .ids = ids.data,
             .weights = weights.data,
-            .gate_up = gate_up.data,
-            .down = down.data,
+            .gate_up = bf16_matrix(gate_up.data, (shape.num_experts + 1) * 2 * shape.inter, shape.hidden),
+            .down = bf16_matrix(down.data, (shape.num_experts + 1) * shape.hidden, shape.inter),
             .alpha = kAlpha,
             .limit = kLimit,
             .beta = kBeta,

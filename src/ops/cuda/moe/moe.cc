@@ -27,14 +27,15 @@ void check(const MoeShape& shape, const MoeArgs& args) {
       .range("num_experts", shape.num_experts, 0, kMaxExperts)
       .range("rows", args.rows, 1, INT_MAX / (kMaxExpertsPerToken + 1))
       .pointer("x", args.x)
-      .pointer("gate_up", args.gate_up)
-      .pointer("down", args.down)
       .pointer("out", args.out)
       .pointer("workspace", args.workspace, kMoeBarrierBytes);
-  if (shape.num_experts == 0) return;
-  arguments.range("top_k", shape.top_k, 1, std::min(kMaxExpertsPerToken, shape.num_experts))
-      .pointer("ids", args.ids, alignof(int32_t))
-      .pointer("weights", args.weights, alignof(float));
+  if (shape.num_experts > 0)
+    arguments.range("top_k", shape.top_k, 1, std::min(kMaxExpertsPerToken, shape.num_experts))
+        .pointer("ids", args.ids, alignof(int32_t))
+        .pointer("weights", args.weights, alignof(float));
+  const int64_t experts = shape.num_experts + 1;
+  check_matrix(arguments, "gate_up", args.gate_up, experts * 2 * shape.inter, shape.hidden);
+  check_matrix(arguments, "down", args.down, experts * shape.hidden, shape.inter);
 }
 
 }  // namespace

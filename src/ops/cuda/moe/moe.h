@@ -9,6 +9,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/device_matrix.h"
 #include "ops/gpu_workspace.h"
 
 namespace sparrow::ops::cuda {
@@ -17,11 +18,11 @@ namespace sparrow::ops::cuda {
 // interleaved by eights: row 16 g + i is gate channel 8 g + i and row 16 g + 8 + i is up channel 8 g + i (i <
 // 8). Rows and weights are aligned to 16 bytes.
 struct MoeArgs {
-  const __nv_bfloat16* x = nullptr;        // [rows, hidden]
-  const int32_t* ids = nullptr;            // [rows, top_k], ascending in a row; < 0: not there
-  const float* weights = nullptr;          // [rows, top_k]
-  const __nv_bfloat16* gate_up = nullptr;  // [num_experts + 1, 2 * inter, hidden]
-  const __nv_bfloat16* down = nullptr;     // [num_experts + 1, hidden, inter]
+  const __nv_bfloat16* x = nullptr;  // [rows, hidden]
+  const int32_t* ids = nullptr;      // [rows, top_k], ascending in a row; < 0: not there
+  const float* weights = nullptr;    // [rows, top_k]
+  DeviceMatrix gate_up;              // [(num_experts + 1) * 2 * inter, hidden]
+  DeviceMatrix down;                 // [(num_experts + 1) * hidden, inter]
   float alpha = 0, limit = 0,
         beta = 0;                // swiglu: (clamp(up) + beta) * g * sigmoid(alpha * g), g = min(gate, limit)
   float scaling = 1;             // of the routed experts' sum

@@ -42,12 +42,12 @@ void launch_gate_up(const MoeShape& shape, const MoeArgs& args, cudaStream_t str
   // As many shares as the rows allow at most; the device counts the real ones.
   const int max_shares =
       std::min(pairs, shape.num_experts + pairs / kTokens) + round_up(args.rows, kTokens) / kTokens;
-  launch_stream<T>({args.gate_up, args.x, shape.num_experts + 1}, gate_up_params(shape, args),
+  launch_stream<T>({args.gate_up.bf16(), args.x, shape.num_experts + 1}, gate_up_params(shape, args),
                    max_shares * (round_up(2 * shape.inter, T::kRows) / T::kRows), stream);
 }
 
 void launch_down(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
-  DownFewParams p{.w = args.down,
+  DownFewParams p{.w = args.down.bf16(),
                   .h = hidden_rows(args),
                   .ids = args.ids,
                   .weights = args.weights,
@@ -84,9 +84,9 @@ bool moe_few_fits(const MoeShape& shape, int rows) {
 void moe_one_launch(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
   using T = ExpertsFew;
   Arguments("moe_one_launch").range("rows", args.rows, 1, T::kTokens);
-  ExpertsFewParams p{.gate_up = line_map(args.gate_up, int64_t{shape.num_experts + 1} * 2 * shape.inter,
-                                         shape.hidden, T::kRows, T::kDepth / 64),
-                     .down = args.down,
+  const DeviceMatrix& w = args.gate_up;
+  ExpertsFewParams p{.gate_up = line_map(w.bf16(), w.rows, w.cols, T::kRows, T::kDepth / 64),
+                     .down = args.down.bf16(),
                      .x = args.x,
                      .ids = args.ids,
                      .weights = args.weights,
@@ -134,9 +134,9 @@ void moe_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, un
 void mlp_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, unsigned parts) {
   Arguments("mlp_few").range("rows", args.rows, 1, kLinearSmallRows);
   if (parts & kMoeGateUp)
-    launch_stream_rows<StreamJob::kGateUp>({args.gate_up, args.x}, gate_up_params(shape, args), stream);
-  if (parts & kMoeDown)
-    linear_small(args.down, hidden_rows(args), args.out, args.rows, shape.hidden, shape.inter, stream);
+    launch_stream_rows<StreamJob::kGateUp>({args.gate_up.bf16(), args.x}, gate_up_params(shape, args),
+                                           stream);
+  if (parts & kMoeDown) linear_small(args.down, hidden_rows(args), args.out, args.rows, stream);
 }
 
 }  // namespace sparrow::ops::cuda

@@ -48,9 +48,9 @@ void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, u
     SPARROW_CUDA(hopper::launch_dependent(route_many_kernel, {dim3(RouteMany::kCluster), RouteMany::kThreads},
                                           stream, route));
 
-  const int64_t experts = shape.num_experts + 1, places = int64_t{args.rows} * (shape.top_k + 1);
+  const int64_t places = int64_t{args.rows} * (shape.top_k + 1);
   const int max_shares = max_moe_shares(args.rows, shape.num_experts, shape.top_k);
-  TileParams p{.w = tile_map(args.gate_up, experts * 2 * shape.inter, shape.hidden, First::kHalf),
+  TileParams p{.w = tile_map(args.gate_up.bf16(), args.gate_up.rows, shape.hidden, First::kHalf),
                .tokens = tile_map(hidden, places, shape.inter, First::kStep),
                .x = args.x,
                .row_at = route.row_at,
@@ -64,7 +64,7 @@ void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, u
                .limit = args.limit,
                .beta = args.beta};
   if (parts & kMoeGateUp) launch_tiles<true>(p, max_shares, stream);
-  p.w = tile_map(args.down, experts * shape.hidden, shape.inter, First::kHalf);
+  p.w = tile_map(args.down.bf16(), args.down.rows, shape.inter, First::kHalf);
   p.out = expert_rows, p.columns = shape.inter, p.out_rows = shape.hidden, p.out_columns = shape.hidden;
   if ((parts & kMoeDown) && holds_tokens(shape, args.rows))
     SPARROW_CUDA(hopper::launch_dependent(
