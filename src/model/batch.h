@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch: one step's tokens, flattened. The engine fills it; the model never sees a request.
+// Batch: one step's tokens, flattened: what runs, without who asked for it. Models see no request, and every
+// rank of a group is told the same.
 #pragma once
 
 #include <cstdint>

@@ -95,8 +95,8 @@ void add_engine(CLI::App* command, ServeOptions& o) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->type_name("N")
       ->group(group);
-  number("--max-num-seqs", o.max_num_seqs, 1, "Most sequences in one step (default 256)");
-  number("--max-num-batched-tokens", o.max_num_batched_tokens, 1,
+  number("--max-num-seqs", o.max_step_sequences, 1, "Most sequences in one step (default 256)");
+  number("--max-num-batched-tokens", o.max_step_tokens, 1,
          "Most tokens in one step (default 512; on a GPU 8192)");
   number("--max-queued-requests", o.max_queued_requests, 1,
          "Most waiting requests; more get 429 (default 1024)");

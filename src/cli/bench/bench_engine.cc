@@ -200,6 +200,9 @@ Status run_bench_engine(const BenchEngineOptions& options) {
   if (options.shared_prefix > options.input_len)
     return Error{Errc::kInvalidArgument, strf("--shared-prefix {} is longer than --input-len {}",
                                               options.shared_prefix, options.input_len)};
+  if (options.max_step_tokens < options.max_step_sequences)
+    return Error{Errc::kInvalidArgument, strf("--max-batch-tokens {} is less than --max-sequences {}",
+                                              options.max_step_tokens, options.max_step_sequences)};
   const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load));
   const Workload workload(options, checkpoint.config().vocab_size);
   EngineOptions engine_options{.cache_tokens = options.cache_tokens,

@@ -31,8 +31,8 @@ struct ServeOptions {
   std::optional<int> drain_delay_seconds;  // default: 5 off loopback, else 0
 
   int64_t max_model_len = 0;  // 0, "auto": what the model supports and the cache holds
-  int max_num_seqs = 256;
-  int max_num_batched_tokens = 0;  // 0: what suits the device
+  int max_step_sequences = 256;
+  int max_step_tokens = 0;  // 0: what suits the device
   int max_queued_requests = 1024;
   int queue_timeout_seconds = 0;  // 0: wait for ever
   std::string max_answer_size = "64M", max_answer_memory = "1G";

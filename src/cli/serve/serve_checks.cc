@@ -118,13 +118,13 @@ Result<std::optional<ChatTemplate>> read_template(const ServeOptions& o) {
 }
 
 Result<EngineOptions> engine_options(const ServeOptions& o, const ModelConfig& config) {
-  const int batch_tokens = o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens
-                           : o.load.device == "cuda"    ? kGpuBatchTokens
-                                                        : kCpuBatchTokens;
+  const int batch_tokens = o.max_step_tokens > 0     ? o.max_step_tokens
+                           : o.load.device == "cuda" ? kGpuBatchTokens
+                                                     : kCpuBatchTokens;
   EngineOptions options{.cpu = {.threads = o.threads},
                         .max_model_tokens = o.max_model_len,
-                        .max_step_tokens = std::max(batch_tokens, o.max_num_seqs),
-                        .max_step_sequences = o.max_num_seqs,
+                        .max_step_tokens = std::max(batch_tokens, o.max_step_sequences),
+                        .max_step_sequences = o.max_step_sequences,
                         .prefix_caching = o.prefix_caching,
                         .max_queued_requests = o.max_queued_requests};
   const int64_t block = SPARROW_TRY(cache_block_bytes(config, o.load));

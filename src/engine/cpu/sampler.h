@@ -49,7 +49,8 @@ struct SampleRow {
   uint64_t choice = 0, position = 0;          // which of n; in the output
 };
 
-// One draw from a row of a step's logits.
+// One draw from a row of a step's logits. Apart from the Batch: it comes after the step, and only who draws
+// needs it.
 struct DrawRequest {
   int64_t row = 0;
   SampleRow sample;                     // the runner fills its logits in

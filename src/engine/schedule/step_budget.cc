@@ -15,7 +15,8 @@ constexpr double kDecodeWeight = 0.25;  // of the last step in the average
 
 }  // namespace
 
-StepBudget::StepBudget(int max_tokens) : max_tokens_(max_tokens), tokens_per_second_(kFirstTokensPerSecond) {}
+StepBudget::StepBudget(int max_step_tokens)
+    : max_step_tokens_(max_step_tokens), tokens_per_second_(kFirstTokensPerSecond) {}
 
 // Reading the weights may take longer than all of that. A step for prompts may then take twice as long as one
 // without: shorter ones would do little but read weights.
@@ -24,8 +25,8 @@ double StepBudget::target_seconds(bool shared) const {
 }
 
 int StepBudget::tokens(bool shared) const {
-  const double tokens = std::min<double>(tokens_per_second_ * target_seconds(shared), max_tokens_);
-  return std::max(static_cast<int>(tokens), std::min(kLeastTokens, max_tokens_));
+  const double tokens = std::min<double>(tokens_per_second_ * target_seconds(shared), max_step_tokens_);
+  return std::max(static_cast<int>(tokens), std::min(kLeastTokens, max_step_tokens_));
 }
 
 void StepBudget::took(double seconds, int tokens, int budget, bool prompts) {

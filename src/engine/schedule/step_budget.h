@@ -16,7 +16,7 @@ class StepBudget {
   // often.
   static constexpr double kAloneSeconds = 0.75;
 
-  explicit StepBudget(int max_tokens);
+  explicit StepBudget(int max_step_tokens);
 
   // For the next step. `shared`: more than one sequence wants to run.
   int tokens(bool shared) const;
@@ -27,7 +27,7 @@ class StepBudget {
  private:
   double target_seconds(bool shared) const;
 
-  const int max_tokens_;
+  const int max_step_tokens_;
   double tokens_per_second_;
   double decode_seconds_ = 0;  // of a step without prompts, lately
 };

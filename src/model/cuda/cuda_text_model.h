@@ -21,7 +21,8 @@
 
 namespace sparrow {
 
-// One step's metadata on the device. Rows of decoding sequences come first; padding rows have slot -1.
+// A Batch as kernels read it: pointers into the device's copy, decodes and prefills apart, padded. Rows of
+// decoding sequences come first; padding rows have slot -1.
 struct DeviceBatch {
   int num_tokens = 0;                   // rows
   const int32_t* num_rows = nullptr;    // rows that are not padding, which comes last; nullptr: all

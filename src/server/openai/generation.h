@@ -57,7 +57,7 @@ class Generation {
   void make_choices();
 
   std::unique_ptr<Prepared> prepared_;
-  ResponseHead head_;
+  AnswerHead head_;
   std::vector<Output> answers_;
   int num_finished_ = 0;
   Usage usage_;

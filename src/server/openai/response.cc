@@ -45,7 +45,7 @@ void write_usage(JsonWriter& json, const Usage& usage) {
   json.end_object();
 }
 
-void write_head(JsonWriter& json, const ResponseHead& head, std::string_view object) {
+void write_head(JsonWriter& json, const AnswerHead& head, std::string_view object) {
   json.begin_object();
   json.key("id").string(head.id);
   json.key("object").string(object);
@@ -188,22 +188,22 @@ void add_prompt_logprobs(JsonPieces& out, const Tokenizer& tokenizer, const Choi
   out.add([](JsonWriter& json) { json.end_array(); });
 }
 
-void add_head(JsonPieces& out, const ResponseHead& head, const char* object) {
+void add_head(JsonPieces& out, const AnswerHead& head, const char* object) {
   out.add([&head, object](JsonWriter& json) {
     write_head(json, head, object);
     json.key("choices").begin_array();
   });
 }
 
-std::string call_id(const ResponseHead& head, int index, int call) {
+std::string call_id(const AnswerHead& head, int index, int call) {
   return strf("call_{}_{}_{}", std::string_view(head.id).substr(head.id.find('-') + 1), index, call);
 }
 
-void write_call_head(JsonWriter& json, const ResponseHead& head, int index, int call) {
+void write_call_head(JsonWriter& json, const AnswerHead& head, int index, int call) {
   json.key("id").string(call_id(head, index, call)).key("type").string("function");
 }
 
-void write_message(JsonWriter& json, const ResponseHead& head, int index, const ParsedOutput& output) {
+void write_message(JsonWriter& json, const AnswerHead& head, int index, const ParsedOutput& output) {
   json.key("message").begin_object();
   json.key("role").string("assistant");
   // An answer that is nothing but calls or reasoning has no content.
@@ -226,7 +226,7 @@ void write_message(JsonWriter& json, const ResponseHead& head, int index, const 
   json.end_object();
 }
 
-void write_delta(JsonWriter& json, const ResponseHead& head, int index, const OutputDelta& delta) {
+void write_delta(JsonWriter& json, const AnswerHead& head, int index, const OutputDelta& delta) {
   json.key("delta").begin_object();
   switch (delta.kind) {
     case Kind::kContent:
@@ -246,14 +246,14 @@ void write_delta(JsonWriter& json, const ResponseHead& head, int index, const Ou
   json.end_object();
 }
 
-void write_stream_usage(JsonWriter& json, const ResponseHead& head, const Usage& usage) {
+void write_stream_usage(JsonWriter& json, const AnswerHead& head, const Usage& usage) {
   if (head.continuous_usage) return write_usage(json, usage);
   if (head.include_usage) json.key("usage").null();
 }
 
 // One chat chunk; `write_the_delta` writes the choice's "delta".
 template <typename WriteDelta>
-void append_chat_chunk(std::string& out, const ResponseHead& head, const ChunkPart& part, bool with_logprobs,
+void append_chat_chunk(std::string& out, const AnswerHead& head, const ChunkPart& part, bool with_logprobs,
                        std::string_view finish_reason, const Usage& usage, WriteDelta&& write_the_delta) {
   JsonWriter json;
   write_head(json, head, "chat.completion.chunk");
@@ -277,7 +277,7 @@ void append_chat_chunk(std::string& out, const ResponseHead& head, const ChunkPa
 
 }  // namespace
 
-JsonPieces chat_response(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage) {
+JsonPieces chat_response(const AnswerHead& head, std::span<const Choice> choices, const Usage& usage) {
   JsonPieces out;
   add_head(out, head, "chat.completion");
   for (size_t i = 0; i < choices.size(); ++i) {
@@ -302,8 +302,7 @@ JsonPieces chat_response(const ResponseHead& head, std::span<const Choice> choic
   return out;
 }
 
-JsonPieces completion_response(const ResponseHead& head, std::span<const Choice> choices,
-                               const Usage& usage) {
+JsonPieces completion_response(const AnswerHead& head, std::span<const Choice> choices, const Usage& usage) {
   JsonPieces out;
   add_head(out, head, "text_completion");
   for (size_t i = 0; i < choices.size(); ++i) {
@@ -330,8 +329,7 @@ JsonPieces completion_response(const ResponseHead& head, std::span<const Choice>
   return out;
 }
 
-void append_chat_chunks(std::string& out, const ResponseHead& head, const ChunkPart& part,
-                        const Usage& usage) {
+void append_chat_chunks(std::string& out, const AnswerHead& head, const ChunkPart& part, const Usage& usage) {
   if (part.first)
     append_chat_chunk(out, head, part, false, "", usage, [](JsonWriter& json) {
       json.key("delta").begin_object().key("role").string("assistant").key("content").string("").end_object();
@@ -346,7 +344,7 @@ void append_chat_chunks(std::string& out, const ResponseHead& head, const ChunkP
                     [](JsonWriter& json) { json.key("delta").begin_object().end_object(); });
 }
 
-int64_t append_completion_chunk(std::string& out, const ResponseHead& head, const ChunkPart& part,
+int64_t append_completion_chunk(std::string& out, const AnswerHead& head, const ChunkPart& part,
                                 const Usage& usage) {
   std::string text(part.echoed_text);
   for (const OutputDelta& delta : part.deltas) text += delta.text;
@@ -370,7 +368,7 @@ int64_t append_completion_chunk(std::string& out, const ResponseHead& head, cons
   return *offset;
 }
 
-void append_usage_chunk(std::string& out, const ResponseHead& head, bool chat, const Usage& usage) {
+void append_usage_chunk(std::string& out, const AnswerHead& head, bool chat, const Usage& usage) {
   JsonWriter json;
   write_head(json, head, chat ? "chat.completion.chunk" : "text_completion");
   json.key("choices").begin_array().end_array();

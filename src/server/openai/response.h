@@ -22,7 +22,7 @@ struct Usage {
 };
 
 // What all messages of one response have in common.
-struct ResponseHead {
+struct AnswerHead {
   std::string id;  // "chatcmpl-..." or "cmpl-..."
   int64_t created = 0;
   std::string model;
@@ -54,8 +54,8 @@ struct Choice {
 };
 
 // Both borrow the head and the choices.
-JsonPieces chat_response(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage);
-JsonPieces completion_response(const ResponseHead& head, std::span<const Choice> choices, const Usage& usage);
+JsonPieces chat_response(const AnswerHead& head, std::span<const Choice> choices, const Usage& usage);
+JsonPieces completion_response(const AnswerHead& head, std::span<const Choice> choices, const Usage& usage);
 
 // One step of a stream. Calls are numbered through by the parser; their ids follow from the response's id.
 struct ChunkPart {
@@ -75,13 +75,12 @@ struct ChunkPart {
 };
 
 // "data: {...}\n\n", several of them where one message cannot hold the deltas.
-void append_chat_chunks(std::string& out, const ResponseHead& head, const ChunkPart& part,
-                        const Usage& usage);
+void append_chat_chunks(std::string& out, const AnswerHead& head, const ChunkPart& part, const Usage& usage);
 // Returns the text_offset of the chunk after this one.
-int64_t append_completion_chunk(std::string& out, const ResponseHead& head, const ChunkPart& part,
+int64_t append_completion_chunk(std::string& out, const AnswerHead& head, const ChunkPart& part,
                                 const Usage& usage);
 // The chunk that only says the usage.
-void append_usage_chunk(std::string& out, const ResponseHead& head, bool chat, const Usage& usage);
+void append_usage_chunk(std::string& out, const AnswerHead& head, bool chat, const Usage& usage);
 void append_event(std::string& out, std::string_view json);
 inline constexpr std::string_view kDoneEvent = "data: [DONE]\n\n";
 
