@@ -19,7 +19,7 @@ namespace {
 using namespace sparrow;
 
 constexpr int kVocab = 400;
-constexpr RequestLimits kLimits{.vocab_size = kVocab, .max_tokens = 4096, .cache_tokens = 8192};
+constexpr RequestLimits kLimits{.vocab_size = kVocab, .max_model_tokens = 4096, .cache_tokens = 8192};
 
 struct Served {
   Served() { tokenizer.reserve_ids(kVocab); }

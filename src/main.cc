@@ -39,7 +39,7 @@ Status run(const cli::TokenizeOptions& options) {
 Status run(const cli::DebugTextOptions& options) {
   return cli::run_debug_text(options);
 }
-Result<int> run(const cli::PlanOptions& options) {
+Result<int> run(const cli::PlanCommandOptions& options) {
   return cli::run_plan(options);
 }
 Result<int> run(const cli::DoctorOptions& options) {

@@ -91,9 +91,9 @@ struct DebugTextOptions {
 };
 Status run_debug_text(const DebugTextOptions& options);
 
-using Command =
-    std::variant<GenerateOptions, TraceOptions, MakeModelOptions, BenchEngineOptions, TokenizeOptions,
-                 DebugTextOptions, ServeOptions, ChatOptions, PlanOptions, DoctorOptions, BenchStepOptions>;
+using Command = std::variant<GenerateOptions, TraceOptions, MakeModelOptions, BenchEngineOptions,
+                             TokenizeOptions, DebugTextOptions, ServeOptions, ChatOptions, PlanCommandOptions,
+                             DoctorOptions, BenchStepOptions>;
 
 // What the command line asked for, or the code to exit with: --help and --version have been printed, or a
 // one-line error has been written to stderr.

@@ -200,7 +200,7 @@ Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, Engin
   const EngineInfo& info = engine->info();
   if (options.device == Device::kCuda) {
     bar.finish();
-    tell_gpu(info, engine->limits().max_tokens);
+    tell_gpu(info, engine->limits().max_model_tokens);
   } else {
     tell(info.kernels.c_str(), info.threads, checkpoint.weight_bytes(), info.cache_bytes, info.cache_tokens);
   }

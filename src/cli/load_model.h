@@ -52,7 +52,7 @@ int64_t default_cache_tokens(int64_t block_bytes, int64_t machine_bytes);
 int64_t machine_bytes();
 
 // Tokens run in one step where nobody says how many.
-inline constexpr int kCpuBatchTokens = 512, kGpuBatchTokens = 8192;
+inline constexpr int kCpuStepTokens = 512, kGpuStepTokens = 8192;
 
 // The checkpoint must outlive the engine. options.cache_tokens 0: as above, and on a GPU what fits.
 Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, EngineOptions options,

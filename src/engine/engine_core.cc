@@ -51,7 +51,7 @@ EngineCore::EngineCore(const ModelConfig& config, const EngineOptions& options,
                        std::unique_ptr<ModelRunner> runner)
     : runner_(std::move(runner)),
       request_limits_{.vocab_size = config.vocab_size,
-                      .max_tokens = options.max_model_tokens,
+                      .max_model_tokens = options.max_model_tokens,
                       .cache_tokens = runner_->info().cache_tokens,
                       .max_choices = options.max_step_sequences,
                       .end_ids = config.eos_token_ids},

@@ -20,9 +20,9 @@ Status check_prompt(const std::vector<int32_t>& ids, size_t prompt, const Reques
       return invalid("prompt", strf("prompt id {} at index {} is not in the vocabulary [0, {})", ids[i], i,
                                     limits.vocab_size));
   const auto tokens = static_cast<int64_t>(ids.size());
-  if (tokens > limits.max_tokens - request.max_tokens)
+  if (tokens > limits.max_model_tokens - request.max_tokens)
     return invalid("prompt", strf("{} prompt tokens and {} new ones exceed the model's {} positions", tokens,
-                                  request.max_tokens, limits.max_tokens));
+                                  request.max_tokens, limits.max_model_tokens));
   // The last token drawn is never run.
   const int64_t blocks = blocks_for_tokens(tokens + std::max<int64_t>(request.max_tokens - 1, 0));
   const int64_t cache_blocks = limits.cache_tokens / kBlockTokens;

@@ -41,7 +41,7 @@ struct Request {
 // What requests are checked against.
 struct RequestLimits {
   int vocab_size = 0;
-  int64_t max_tokens = 0;         // of a prompt and its output together
+  int64_t max_model_tokens = 0;   // of a prompt and its output together
   int64_t cache_tokens = 0;       // that the cache can hold, all of it
   int max_choices = kMaxChoices;  // that can run at the same time
   std::vector<int32_t> end_ids;   // the model's

@@ -17,18 +17,18 @@ namespace sparrow {
 
 // The largest step.
 struct GpuStepLimits {
-  int max_tokens = 0;     // rows of a step
-  int max_sequences = 0;  // of a step
-  int max_logits = 0;     // rows of logits kept at a time
+  int max_step_tokens = 0;     // rows of a step
+  int max_step_sequences = 0;  // of a step
+  int max_logits = 0;          // rows of logits kept at a time
   int64_t max_context = 0;
   DType kv_dtype = DType::kBF16;
   bool batch_invariant = false;  // a row's bits do not depend on the rest of the step; slower
 };
 
 // Rows of logits that are worth keeping: a prompt's, where they are asked for, come in windows of so many.
-inline int max_logit_rows(int max_tokens, int max_sequences) {
+inline int max_logit_rows(int max_step_tokens, int max_step_sequences) {
   constexpr int kMinLogitRows = 256;
-  return std::min(std::max(max_sequences, kMinLogitRows), max_tokens);
+  return std::min(std::max(max_step_sequences, kMinLogitRows), max_step_tokens);
 }
 
 // What of a rank's weights its buffers depend on.
@@ -86,12 +86,12 @@ struct StepBuffers {
 template <typename Bf16>
 StepBuffers<Bf16> lay_out_step(Arena& arena, const ModelConfig& config, const RankShape& rank,
                                const GpuStepLimits& limits, int64_t attention_bytes) {
-  const int64_t tokens = limits.max_tokens, hidden = config.hidden_size, dim = config.head_dim;
+  const int64_t tokens = limits.max_step_tokens, hidden = config.hidden_size, dim = config.head_dim;
   int64_t qkv_rows = 0, experts = 0;
   for (const RankShape::Layer& layer : rank.layers) {
     qkv_rows = std::max<int64_t>(qkv_rows, layer.qkv_rows);
     const auto shape = expert_shape(config, layer.num_experts, layer.inter);
-    experts = std::max(experts, ops::cuda::moe_workspace_bytes(shape, limits.max_tokens));
+    experts = std::max(experts, ops::cuda::moe_workspace_bytes(shape, limits.max_step_tokens));
   }
   StepBuffers<Bf16> at{};
   arena.begin("residual, norm, delta");
@@ -113,7 +113,7 @@ StepBuffers<Bf16> lay_out_step(Arena& arena, const ModelConfig& config, const Ra
   at.expert_ids = arena.take<int32_t>(tokens * config.experts_per_token);
   at.expert_weights = arena.take<float>(tokens * config.experts_per_token);
   at.router =
-      arena.take<std::byte>(ops::cuda::router_workspace_bytes(router_shape(config), limits.max_tokens));
+      arena.take<std::byte>(ops::cuda::router_workspace_bytes(router_shape(config), limits.max_step_tokens));
   arena.begin("router as bf16 terms");
   for (const RankShape::Layer& layer : rank.layers)
     at.router_parts.push_back(layer.num_experts > 0 ? arena.take<Bf16>(3 * layer.num_experts * hidden)

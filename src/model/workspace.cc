@@ -44,17 +44,17 @@ namespace {
 int64_t cpu_operation_bytes(const ModelConfig& config, const StepLimits& step, CpuIsa isa, int threads) {
   const DType matrices = config.quant == QuantFormat::kMxfp8 ? DType::kF8E4M3 : config.dtype;
   const int64_t query_width = int64_t{config.num_query_heads} * config.head_dim;
-  const ops::ScratchQuery all{isa, threads, config.dtype, matrices, step.max_tokens};
+  const ops::ScratchQuery all{isa, threads, config.dtype, matrices, step.max_step_tokens};
   ops::ScratchQuery router = all, vocabulary = all;
   router.weights = DType::kF32;
   vocabulary.weights = config.dtype;
-  vocabulary.rows = std::min(step.max_sequences, step.max_tokens);
-  const int64_t router_logits = step.max_tokens * config.num_experts * int64_t{sizeof(float)};
+  vocabulary.rows = std::min(step.max_step_sequences, step.max_step_tokens);
+  const int64_t router_logits = step.max_step_tokens * config.num_experts * int64_t{sizeof(float)};
 
   // One sequence of the longest context that ends with the step.
-  const auto tokens = static_cast<int32_t>(step.max_tokens);
+  const auto tokens = static_cast<int32_t>(step.max_step_tokens);
   const std::array<int32_t, 2> rows = {0, tokens};
-  const auto context = static_cast<int32_t>(std::max(step.max_context, step.max_tokens));
+  const auto context = static_cast<int32_t>(std::max(step.max_context, step.max_step_tokens));
   const msa::Plan plan{.num_requests = 1,
                        .cu_seqlens_q = rows.data(),
                        .seq_lens = &context,
@@ -89,7 +89,7 @@ int64_t cpu_operation_bytes(const ModelConfig& config, const StepLimits& step, C
 Workspace cpu_workspace(const ModelConfig& config, const StepLimits& step, CpuIsa isa, int threads) {
   constexpr int64_t kF32 = 4, kI32 = 4;
   const auto element = static_cast<int64_t>(size_of(config.dtype));
-  const int64_t tokens = step.max_tokens;
+  const int64_t tokens = step.max_step_tokens;
   const int64_t query_width = int64_t{config.num_query_heads} * config.head_dim;
   const int64_t kv_width = int64_t{config.num_kv_heads} * config.head_dim;
   const int64_t stream = tokens * config.hidden_size * element, queries = tokens * query_width * element;
@@ -109,7 +109,7 @@ Workspace cpu_workspace(const ModelConfig& config, const StepLimits& step, CpuIs
   add("routing", {tokens * config.experts_per_token * kI32, tokens * config.experts_per_token * kF32});
   add("rotary", {tokens * config.rope.rotary_dim / 2 * kF32, tokens * config.rope.rotary_dim / 2 * kF32});
   add("inside operations", {cpu_operation_bytes(config, step, isa, threads)});
-  add("logits", {step.max_sequences * config.vocab_size * kF32});
+  add("logits", {step.max_step_sequences * config.vocab_size * kF32});
   return workspace;
 }
 

@@ -17,9 +17,9 @@ namespace sparrow {
 
 // The largest step on a CPU.
 struct StepLimits {
-  int64_t max_tokens = 0;
-  int64_t max_sequences = 0;  // also the rows of logits
-  int64_t max_context = 0;    // tokens of the longest sequence
+  int64_t max_step_tokens = 0;
+  int64_t max_step_sequences = 0;  // also the rows of logits
+  int64_t max_context = 0;         // tokens of the longest sequence
 };
 
 struct Workspace {

@@ -79,11 +79,11 @@ TEST(MemoryPlan, ShowsWhatARankAllocates) {
     const MemoryPlan plan = plan_of(m3(), {.gpus = 8,
                                            .max_model_len = 131072,
                                            .kv_cache_dtype = type,
-                                           .max_num_seqs = 64,
-                                           .max_num_batched_tokens = 2048});
+                                           .max_step_sequences = 64,
+                                           .max_step_tokens = 2048});
     const GpuMemory memory = plan_gpu_memory(m3(), {.size = 8},
-                                             {.max_tokens = 2048,
-                                              .max_sequences = 64,
+                                             {.max_step_tokens = 2048,
+                                              .max_step_sequences = 64,
                                               .max_logits = 256,
                                               .max_context = 131072,
                                               .kv_dtype = plan.kv_dtype},

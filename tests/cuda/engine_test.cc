@@ -93,5 +93,14 @@ TEST(CudaEngine, CachedBlocksAreReadAndTheirLossShows) {
   EXPECT_NE(spoiled.ids, cold.ids);
 }
 
+TEST(CudaEngine, AGpuThatIsNotThereIsRefusedByItsNumber) {
+  EngineModel model("bf16", kTopKBlocks, Device::kCuda);
+  const EngineOptions options{.device = Device::kCuda, .gpu = {.ordinal = 99}};
+  const auto core = EngineCore::create(model.config(), model.weights(), options);
+  ASSERT_FALSE(core.ok());
+  EXPECT_NE(core.error().message.find("GPU 99 does not exist"), std::string::npos) << core.error().message;
+  EXPECT_FALSE(has_usable_gpu(99));
+}
+
 }  // namespace
 }  // namespace sparrow

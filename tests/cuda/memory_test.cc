@@ -53,8 +53,8 @@ TEST(CudaMemory, IsTakenAsItIsPlanned) {
   for (const Shape& shape : shapes()) {
     SCOPED_TRACE(shape.name);
     const ParallelConfig parallel{.size = shape.ranks};
-    const GpuStepLimits limits{.max_tokens = shape.tokens,
-                               .max_sequences = shape.sequences,
+    const GpuStepLimits limits{.max_step_tokens = shape.tokens,
+                               .max_step_sequences = shape.sequences,
                                .max_logits = max_logit_rows(shape.tokens, shape.sequences),
                                .max_context = shape.context,
                                .kv_dtype = shape.kv_dtype};

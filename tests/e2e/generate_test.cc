@@ -160,6 +160,9 @@ TEST_F(GenerateTest, BenchEngineMeasuresAMix) {
   EXPECT_GT(root.number_or("tokens_out_per_s", 0).value(), 0);
   EXPECT_GT(root.at("first_token_ms").value().number_or("p99", 0).value(), 0);
 
+  const auto tight = run_sparrow({"bench", "engine", "--model", model_, "--max-batch-tokens", "100"});
+  EXPECT_EQ(tight.exit_code, 2);
+  EXPECT_THAT(tight.err, HasSubstr("--max-batch-tokens 100 is less than --max-sequences 256"));
   const auto wrong =
       run_sparrow({"bench", "engine", "--model", model_, "--input-len", "10", "--shared-prefix", "20"});
   EXPECT_EQ(wrong.exit_code, 2);

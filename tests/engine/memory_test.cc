@@ -86,7 +86,7 @@ TEST(DrawBuffer, TakesTheLongestDrawThatARequestMayAskFor) {
   Request request;
   request.prompts = {{1}};
   request.stop_ids = all;
-  const RequestLimits limits{.vocab_size = kVocabulary, .max_tokens = 100, .cache_tokens = 1024};
+  const RequestLimits limits{.vocab_size = kVocabulary, .max_model_tokens = 100, .cache_tokens = 1024};
   EXPECT_TRUE(validate(request, limits).ok());
   request.stop_ids.push_back(0);
   EXPECT_EQ(validate(request, limits).error().message,
@@ -134,7 +134,7 @@ TEST(StepLayout, IsDisjointAndEveryStepFits) {
 
 TEST(GpuMemory, NamesEveryPartOnceAndAddsUp) {
   const GpuStepLimits limits{
-      .max_tokens = 8192, .max_sequences = 256, .max_logits = 256, .max_context = 1048576};
+      .max_step_tokens = 8192, .max_step_sequences = 256, .max_logits = 256, .max_context = 1048576};
   const GpuMemory memory = plan_gpu_memory(m3(), {.size = 8}, limits, 132).value();
   int64_t sum = 0;
   for (const LedgerRow& row : memory.workspace.rows) {
@@ -153,11 +153,12 @@ TEST(GpuMemory, GrowsWithEachLimit) {
   const auto bytes = [](const GpuStepLimits& limits) {
     return plan_gpu_memory(m3(), {.size = 8}, limits, 132)->workspace.bytes;
   };
-  const GpuStepLimits base{.max_tokens = 2048, .max_sequences = 64, .max_logits = 256, .max_context = 131072};
+  const GpuStepLimits base{
+      .max_step_tokens = 2048, .max_step_sequences = 64, .max_logits = 256, .max_context = 131072};
   GpuStepLimits more = base;
-  more.max_tokens *= 2;
+  more.max_step_tokens *= 2;
   EXPECT_GT(bytes(more), bytes(base));
-  more = base, more.max_sequences *= 2;
+  more = base, more.max_step_sequences *= 2;
   EXPECT_GT(bytes(more), bytes(base));
   more = base, more.max_logits *= 2;
   EXPECT_GT(bytes(more), bytes(base));
@@ -181,7 +182,7 @@ TEST(GpuMemory, WhatDoesNotFitIsToldBeforeItIsLoaded) {
 
 TEST(GpuMemory, LimitsThatTheKernelsDoNotTakeAreNamed) {
   const GpuStepLimits limits{
-      .max_tokens = 8192, .max_sequences = 5000, .max_logits = 256, .max_context = 4096};
+      .max_step_tokens = 8192, .max_step_sequences = 5000, .max_logits = 256, .max_context = 4096};
   const auto memory = plan_gpu_memory(m3(), {.size = 8}, limits, 132);
   ASSERT_FALSE(memory.ok());
   EXPECT_EQ(memory.error().message, "max_requests must be in [1, 4096], got 5000");

@@ -24,8 +24,8 @@ ModelConfig m3() {
 }
 
 GpuStepLimits limits_of(int tokens, int sequences, int64_t context) {
-  return {.max_tokens = tokens,
-          .max_sequences = sequences,
+  return {.max_step_tokens = tokens,
+          .max_step_sequences = sequences,
           .max_logits = max_logit_rows(tokens, sequences),
           .max_context = context};
 }
@@ -146,8 +146,9 @@ TEST(Workspace, OfTheCpuIsWhatAForwardPassTakes) {
       Scratch scratch;
       Exec exec{pool, scratch, isa};
       model.forward(exec, batch, cache.value(), Tensor(logits.data(), DType::kF32, {1, config.vocab_size}));
-      const Workspace workspace = cpu_workspace(
-          config, {.max_tokens = kTokens, .max_sequences = 1, .max_context = kTokens}, isa, threads);
+      const Workspace workspace =
+          cpu_workspace(config, {.max_step_tokens = kTokens, .max_step_sequences = 1, .max_context = kTokens},
+                        isa, threads);
       const auto planned = static_cast<double>(workspace.bytes - workspace.of("logits"));
       const auto taken = static_cast<double>(scratch.capacity_bytes());
       EXPECT_GE(planned, taken) << ops::name_of(isa) << ", " << threads << " threads";

@@ -286,7 +286,7 @@ std::variant<Command, int> parse_args(int argc, const char* const* argv) {
       "\nEach command explains itself: sparrow generate --help\n");
   ServeOptions serve;
   ChatOptions chat;
-  PlanOptions plan;
+  PlanCommandOptions plan;
   DoctorOptions doctor;
   GenerateOptions generate;
   TraceOptions trace;

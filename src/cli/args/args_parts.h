@@ -19,7 +19,7 @@ namespace sparrow::cli {
 
 CLI::App* add_serve(CLI::App& app, ServeOptions& options);
 CLI::App* add_chat(CLI::App& app, ChatOptions& options);
-CLI::App* add_plan(CLI::App& app, PlanOptions& options);
+CLI::App* add_plan(CLI::App& app, PlanCommandOptions& options);
 CLI::App* add_doctor(CLI::App& app, DoctorOptions& options);
 // After `bench engine`, whose parent it joins.
 CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& options);

@@ -49,7 +49,7 @@ void add_overrides(CLI::App* command, std::string& overrides) {
       ->group("Model");
 }
 
-CLI::App* add_plan(CLI::App& app, PlanOptions& o) {
+CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
   CLI::App* command = app.add_subcommand("plan", "Show how much memory a model needs, and what fits");
   const auto number = [&](const char* flag, auto& value, const char* help) {
     command->add_option(flag, value, help)->check(CLI::Range(int64_t{1}, int64_t{1} << 30))->type_name("N");
@@ -72,9 +72,8 @@ CLI::App* add_plan(CLI::App& app, PlanOptions& o) {
                    "Share of a GPU's memory that may be used (default 0.9)")
       ->check(CLI::Range(0.01, 1.0))
       ->type_name("U");
-  number("--max-num-seqs", o.max_num_seqs, "Most sequences in one step (default 256)");
-  number("--max-num-batched-tokens", o.max_num_batched_tokens,
-         "Most tokens in one step (default 8192; cpu: 512)");
+  number("--max-num-seqs", o.max_step_sequences, "Most sequences in one step (default 256)");
+  number("--max-num-batched-tokens", o.max_step_tokens, "Most tokens in one step (default 8192; cpu: 512)");
   command->add_option("--kv-cache-memory", o.kv_cache_memory, "Size of the cache (default: what is left)")
       ->type_name("SIZE");
   add_overrides(command, o.hf_overrides);

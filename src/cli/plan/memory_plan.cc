@@ -77,10 +77,10 @@ Result<MemoryPlan> plan_cpu(const ModelConfig& config, const MemoryPlanOptions& 
   plan.memory_bytes = plan.budget_bytes = o.machine_bytes;
   plan.max_model_len = o.max_model_len > 0 ? o.max_model_len : config.max_positions;
   plan.is_length_given = o.max_model_len > 0;
-  const int tokens = o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens : kCpuBatchTokens;
+  const int tokens = o.max_step_tokens > 0 ? o.max_step_tokens : kCpuStepTokens;
   plan.workspace = cpu_workspace(config,
-                                 {.max_tokens = std::max(tokens, o.max_num_seqs),
-                                  .max_sequences = o.max_num_seqs,
+                                 {.max_step_tokens = std::max(tokens, o.max_step_sequences),
+                                  .max_step_sequences = o.max_step_sequences,
                                   .max_context = plan.max_model_len},
                                  o.isa, o.threads);
   size_cache(plan, o.kv_cache_bytes.value_or(default_cache_tokens(plan.block_bytes(), o.machine_bytes) / 128 *
@@ -104,11 +104,11 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
   plan.max_model_len = o.max_model_len > 0 ? o.max_model_len : config.max_positions;
   plan.is_length_given = o.max_model_len > 0;
   const int tokens =
-      std::max(o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens : kGpuBatchTokens, o.max_num_seqs);
+      std::max(o.max_step_tokens > 0 ? o.max_step_tokens : kGpuStepTokens, o.max_step_sequences);
   GpuMemory memory = SPARROW_TRY(plan_gpu_memory(held, parallel,
-                                                 {.max_tokens = tokens,
-                                                  .max_sequences = o.max_num_seqs,
-                                                  .max_logits = max_logit_rows(tokens, o.max_num_seqs),
+                                                 {.max_step_tokens = tokens,
+                                                  .max_step_sequences = o.max_step_sequences,
+                                                  .max_logits = max_logit_rows(tokens, o.max_step_sequences),
                                                   .max_context = plan.max_model_len,
                                                   .kv_dtype = plan.kv_dtype},
                                                  card.num_sms));
@@ -172,11 +172,10 @@ void add_ways_out(MemoryPlan& plan, const ModelConfig& config, const MemoryPlanO
   }
   if (plan.kv_dtype != DType::kF8E4M3)
     say("--kv-cache-dtype fp8", changed(config, options, [](auto& o) { o.kv_cache_dtype = "fp8"; }));
-  if (const int64_t fewer = options.max_num_seqs / 4; fewer > 0)
+  if (const int64_t fewer = options.max_step_sequences / 4; fewer > 0)
     if (const auto other = changed(config, options, [&](auto& o) {
-          o.max_num_seqs = static_cast<int>(fewer);
-          o.max_num_batched_tokens =
-              std::min(o.max_num_batched_tokens > 0 ? o.max_num_batched_tokens : kGpuBatchTokens, 2048);
+          o.max_step_sequences = static_cast<int>(fewer);
+          o.max_step_tokens = std::min(o.max_step_tokens > 0 ? o.max_step_tokens : kGpuStepTokens, 2048);
         }))
       say(strf("--max-num-seqs {} --max-num-batched-tokens 2048", fewer), other);
   for (int gpus = options.gpus * 2; gpus <= 64; gpus *= 2)

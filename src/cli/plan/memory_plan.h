@@ -22,8 +22,8 @@ struct MemoryPlanOptions {
   int64_t max_model_len = 0;  // 0: what the model was made for and the cache can hold
   std::string kv_cache_dtype = "auto";
   double gpu_memory_utilization = 0.9;
-  int max_num_seqs = 256;
-  int max_num_batched_tokens = 0;         // 0: what `serve` takes there
+  int max_step_sequences = 256;
+  int max_step_tokens = 0;                // 0: what `serve` takes there
   std::optional<int64_t> kv_cache_bytes;  // the cache's size, instead of what is left
   int64_t machine_bytes = 0;              // memory of this machine, for "cpu"
   int threads = 1;                        // for "cpu"

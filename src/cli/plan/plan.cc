@@ -36,7 +36,7 @@ Result<NamedConfig> preset_config(const std::string& name, const std::string& ov
   return NamedConfig{name, std::move(config)};
 }
 
-Result<NamedConfig> find_config(const PlanOptions& o) {
+Result<NamedConfig> find_config(const PlanCommandOptions& o) {
   std::error_code ec;
   if (std::filesystem::exists(o.model, ec)) {
     ModelConfig config = SPARROW_TRY(load_config(o.model, o.hf_overrides));
@@ -174,15 +174,15 @@ void print_json(const std::string& name, const ModelConfig& config, const Memory
 
 }  // namespace
 
-Result<int> run_plan(const PlanOptions& o) {
+Result<int> run_plan(const PlanCommandOptions& o) {
   const NamedConfig model = SPARROW_TRY(find_config(o));
   MemoryPlanOptions options{.gpus = o.gpus,
                             .gpu = o.gpu,
                             .max_model_len = o.max_model_len,
                             .kv_cache_dtype = o.kv_cache_dtype,
                             .gpu_memory_utilization = o.gpu_memory_utilization,
-                            .max_num_seqs = o.max_num_seqs,
-                            .max_num_batched_tokens = o.max_num_batched_tokens,
+                            .max_step_sequences = o.max_step_sequences,
+                            .max_step_tokens = o.max_step_tokens,
                             .machine_bytes = machine_bytes(),
                             .threads = ThreadPool::default_size(),
                             .isa = ops::detect_cpu_isa()};

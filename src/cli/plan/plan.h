@@ -9,21 +9,21 @@
 
 namespace sparrow::cli {
 
-struct PlanOptions {
+struct PlanCommandOptions {
   std::string model;  // a folder, a config.json, or the name of a preset
   int gpus = 1;
   std::string gpu = "h200";
   int64_t max_model_len = 0;
   std::string kv_cache_dtype = "auto";
   double gpu_memory_utilization = 0.9;
-  int max_num_seqs = 256;
-  int max_num_batched_tokens = 0;
+  int max_step_sequences = 256;
+  int max_step_tokens = 0;
   std::string kv_cache_memory;
   std::string hf_overrides;
   bool json = false;
 };
 
 // The exit code: 1 if the model does not fit.
-Result<int> run_plan(const PlanOptions& options);
+Result<int> run_plan(const PlanCommandOptions& options);
 
 }  // namespace sparrow::cli

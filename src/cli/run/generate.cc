@@ -135,7 +135,7 @@ Result<int> run_generate(const GenerateOptions& options) {
   if (engine_options.cache_tokens == 0) engine_options.cache_tokens = needed_tokens;
   // Said before the cache is made: what is wrong with the prompt is not the cache's size.
   SPARROW_TRY(validate(request, {.vocab_size = config.vocab_size,
-                                 .max_tokens = config.max_positions,
+                                 .max_model_tokens = config.max_positions,
                                  .cache_tokens = blocks_for_tokens(needed_tokens) * kBlockTokens}));
   const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options, options.load));
   SPARROW_TRY(print_stream(*engine, std::move(request), Printer(options.prompt ? tokenizer.get() : nullptr)));

@@ -34,7 +34,7 @@ constexpr int kDrainDelaySeconds = 5;
 openai::Defaults defaults_of(const ServeOptions& o, const ModelConfig& config, const Engine& engine) {
   openai::Defaults defaults{
       .vocab_size = config.vocab_size,
-      .max_model_tokens = std::min(engine.limits().max_tokens, engine.limits().cache_tokens)};
+      .max_model_tokens = std::min(engine.limits().max_model_tokens, engine.limits().cache_tokens)};
   if (o.generation_config != "auto") return defaults;
   defaults.temperature = config.temperature.value_or(1.0);
   defaults.top_p = config.top_p.value_or(1.0);

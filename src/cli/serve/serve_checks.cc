@@ -119,8 +119,8 @@ Result<std::optional<ChatTemplate>> read_template(const ServeOptions& o) {
 
 Result<EngineOptions> engine_options(const ServeOptions& o, const ModelConfig& config) {
   const int batch_tokens = o.max_step_tokens > 0     ? o.max_step_tokens
-                           : o.load.device == "cuda" ? kGpuBatchTokens
-                                                     : kCpuBatchTokens;
+                           : o.load.device == "cuda" ? kGpuStepTokens
+                                                     : kCpuStepTokens;
   EngineOptions options{.cpu = {.threads = o.threads},
                         .max_model_tokens = o.max_model_len,
                         .max_step_tokens = std::max(batch_tokens, o.max_step_sequences),

@@ -75,8 +75,8 @@ Status Rank::take_memory(const Weights& weights) {
   const ParallelConfig parallel{.size = gpu.parallel_size, .rank = gpu.rank};
   max_columns_ = static_cast<int>(blocks_for_tokens(options_.max_context));
   max_logits_ = max_logit_rows(options_.max_step_tokens, options_.max_step_sequences);
-  const GpuStepLimits limits{.max_tokens = options_.max_step_tokens,
-                             .max_sequences = options_.max_step_sequences,
+  const GpuStepLimits limits{.max_step_tokens = options_.max_step_tokens,
+                             .max_step_sequences = options_.max_step_sequences,
                              .max_logits = max_logits_,
                              .max_context = options_.max_context,
                              .kv_dtype = gpu.kv_dtype,

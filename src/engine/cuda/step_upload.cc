@@ -9,8 +9,8 @@
 
 namespace sparrow {
 
-Result<StepUpload> StepUpload::create(int max_tokens, int max_sequences, int max_columns) {
-  const StepUploadBytes bytes(max_tokens, max_sequences, max_columns);
+Result<StepUpload> StepUpload::create(int max_step_tokens, int max_step_sequences, int max_columns) {
+  const StepUploadBytes bytes(max_step_tokens, max_step_sequences, max_columns);
   StepUpload upload;
   upload.host_ = SPARROW_TRY(PinnedBuffer::allocate(bytes.metadata));
   upload.device_ = SPARROW_TRY(DeviceBuffer::allocate(bytes.metadata));

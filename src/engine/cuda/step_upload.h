@@ -18,7 +18,7 @@ namespace sparrow {
 class StepUpload {
  public:
   // `max_columns`: blocks of the longest sequence.
-  static Result<StepUpload> create(int max_tokens, int max_sequences, int max_columns);
+  static Result<StepUpload> create(int max_step_tokens, int max_step_sequences, int max_columns);
 
   // The shape of a batch as it is.
   static StepShape shape_of(const Batch& batch);

@@ -8,7 +8,7 @@
 namespace sparrow {
 
 DrawLimits draw_limits(const ModelConfig& config, const GpuStepLimits& limits) {
-  return {.max_draws = limits.max_sequences,
+  return {.max_draws = limits.max_step_sequences,
           .max_logits = limits.max_logits,
           .vocab_size = config.vocab_size,
           .num_end_ids = static_cast<int>(config.eos_token_ids.size())};
@@ -20,7 +20,7 @@ Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const ParallelConfi
   GpuMemory memory{.weight_bytes = static_cast<int64_t>(layout.bytes)};
   memory.workspace = SPARROW_TRY(gpu_workspace(config, parallel, limits, num_sms));
 
-  const StepUploadBytes upload(limits.max_tokens, limits.max_sequences,
+  const StepUploadBytes upload(limits.max_step_tokens, limits.max_step_sequences,
                                static_cast<int>(blocks_for_tokens(limits.max_context)));
   const auto upload_bytes = static_cast<int64_t>(upload.metadata + upload.table);
   memory.workspace.add("step metadata", upload_bytes);

@@ -26,10 +26,13 @@ StepLayout::StepLayout(const StepShape& shape) {
   bytes = used;
 }
 
-StepUploadBytes::StepUploadBytes(int max_tokens, int max_sequences, int max_columns) {
+StepUploadBytes::StepUploadBytes(int max_step_tokens, int max_step_sequences, int max_columns) {
   // Sequences of one token count as decodes in one step and as prefills in another: room for either.
-  metadata = StepLayout({.decodes = max_tokens, .prefills = max_sequences, .logits = max_tokens}).bytes + 64;
-  table = sizeof(int32_t) * static_cast<size_t>(max_sequences) * static_cast<size_t>(max_columns);
+  metadata =
+      StepLayout({.decodes = max_step_tokens, .prefills = max_step_sequences, .logits = max_step_tokens})
+          .bytes +
+      64;
+  table = sizeof(int32_t) * static_cast<size_t>(max_step_sequences) * static_cast<size_t>(max_columns);
 }
 
 }  // namespace sparrow

@@ -7,6 +7,7 @@
 
 namespace sparrow {
 
+// The sizes of a step: where its arrays lie and which graph replays it depend on nothing else.
 struct StepShape {
   int decodes = 0;         // sequences with one token, which come first; padding included
   int prefills = 0;        // the others
@@ -28,7 +29,7 @@ struct StepLayout {
 
 // For every step within these limits. The block table has a buffer of its own, `max_columns` wide.
 struct StepUploadBytes {
-  StepUploadBytes(int max_tokens, int max_sequences, int max_columns);
+  StepUploadBytes(int max_step_tokens, int max_step_sequences, int max_columns);
 
   size_t metadata, table;
 };

@@ -244,7 +244,7 @@ void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& 
   const int rows = batch.num_tokens, hidden = config.hidden_size;
   const float eps = config.rms_norm_eps;
   if (rows == 0) return;
-  SPARROW_CHECK_LE(rows, limits.max_tokens);
+  SPARROW_CHECK_LE(rows, limits.max_step_tokens);
   Bf16* const residual = act.residual;
   check_msa(plan->prepare(batch.step, stream));
   begin(observer, StepPart::kNorm, 0, stream);

@@ -23,11 +23,11 @@ void CudaTextModel::tune(cudaStream_t stream) {
   }
   // Denser where decode steps are: padding a product to the next of these costs nothing there.
   std::vector<int> ladder = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192};
-  std::erase_if(ladder, [&](int rows) { return rows >= s.limits.max_tokens; });
-  ladder.push_back(s.limits.max_tokens);
+  std::erase_if(ladder, [&](int rows) { return rows >= s.limits.max_step_tokens; });
+  ladder.push_back(s.limits.max_step_tokens);
   // Whatever stands in the activations is multiplied: it must be numbers, and not so small that it is free.
   SPARROW_CUDA(
-      cudaMemsetAsync(a.normed, 0x3c, int64_t{s.limits.max_tokens} * s.config.hidden_size * 2, stream));
+      cudaMemsetAsync(a.normed, 0x3c, int64_t{s.limits.max_step_tokens} * s.config.hidden_size * 2, stream));
   for (const int rows : ladder) {
     for (const auto& [n, weights] : qkv) s.gemm->tune(weights, rows, a.normed, a.qkv, stream);
     s.gemm->tune(output, rows, a.attended, a.delta, stream);

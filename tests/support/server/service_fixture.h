@@ -54,7 +54,7 @@ class ServiceTest : public testing::Test {
                                              .max_step_tokens = 256,
                                              .max_step_sequences = 64}) {
     engine_ = Engine::create(shared_model().config(), shared_model().weights(), engine_options).value();
-    const int64_t context = std::min(engine_->limits().max_tokens, engine_->limits().cache_tokens);
+    const int64_t context = std::min(engine_->limits().max_model_tokens, engine_->limits().cache_tokens);
     service_ = std::make_unique<Service>(
         *engine_,
         openai::ServedModel{
