@@ -126,7 +126,7 @@ TEST(AnswerStream, KnowsErrorsCutsAndNonsense) {
   EXPECT_EQ(after("<h1>Bad Gateway</h1>").first, "<h1>Bad Gateway</h1>");
   EXPECT_EQ(after("data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n"),
             std::pair(std::string(), false));
-  EXPECT_NE(after("data: {\"choices\n\n").first.find("no JSON"), std::string::npos);
+  EXPECT_NE(after("data: {\"choices\n\n").first.find("not JSON"), std::string::npos);
   EXPECT_EQ(after("data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":-1},{\"index\":99999999}]}}]}\n"
                   "data: {\"choices\":7}\ndata: 7\ndata: {\"usage\":\"x\",\"choices\":[null]}\n"),
             std::pair(std::string(), false));
