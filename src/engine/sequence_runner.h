@@ -33,7 +33,6 @@ class SequenceRunner {
   Result<Tensor> prefill(Sequence& sequence, int chunk);
 
   Tensor logits() { return runner_->logits(); }
-  const EngineInfo& info() const { return runner_->info(); }
 
  private:
   // Makes the batch of the slices, which then count as computed.
