@@ -89,7 +89,7 @@ void Report::write(JsonWriter& json) const {
 double quantile(std::vector<double>& values, double q) {
   SPARROW_CHECK(!values.empty());
   std::sort(values.begin(), values.end());
-  return values[static_cast<size_t>(q * static_cast<double>(values.size() - 1) + 0.5)];
+  return values[static_cast<size_t>(std::lround(q * static_cast<double>(values.size() - 1)))];
 }
 
 double slope(std::span<const double> x, std::span<const double> y) {

@@ -107,12 +107,12 @@ bool contains(Names names, std::string_view name) {
 struct Tree {
   bool is_object = false;
   std::string text;
-  std::vector<std::pair<std::string, Tree>> members;
+  std::vector<std::string> keys;
+  std::vector<Tree> values;  // of the keys
 
   Tree* find(std::string_view key) {
-    for (auto& [name, value] : members)
-      if (name == key) return &value;
-    return nullptr;
+    const auto found = std::find(keys.begin(), keys.end(), key);
+    return found == keys.end() ? nullptr : &values[static_cast<size_t>(found - keys.begin())];
   }
   // As Json::find: null is absent.
   bool has(std::string_view key) {
@@ -121,16 +121,17 @@ struct Tree {
   }
   Tree& at(std::string_view key) {
     if (Tree* found = find(key)) return *found;
-    return members.emplace_back(std::string(key), Tree{}).second;
+    keys.emplace_back(key);
+    return values.emplace_back();
   }
   std::optional<Tree> take(std::string_view key) {
-    for (auto it = members.begin(); it != members.end(); ++it) {
-      if (it->first != key) continue;
-      Tree taken = std::move(it->second);
-      members.erase(it);
-      return taken;
-    }
-    return std::nullopt;
+    Tree* const found = find(key);
+    if (!found) return std::nullopt;
+    Tree taken = std::move(*found);
+    const auto at = found - values.data();
+    keys.erase(keys.begin() + at);
+    values.erase(values.begin() + at);
+    return taken;
   }
 };
 
@@ -167,7 +168,10 @@ Tree tree_of(const Json& json) {
     tree.text = out.take();
     return tree;
   }
-  for (size_t i = 0; i < json.size(); ++i) tree.members.emplace_back(json.key(i), tree_of(json.member(i)));
+  for (size_t i = 0; i < json.size(); ++i) {
+    tree.keys.emplace_back(json.key(i));
+    tree.values.push_back(tree_of(json.member(i)));
+  }
   return tree;
 }
 
@@ -177,7 +181,7 @@ void write(const Tree& tree, JsonWriter& out) {
     return;
   }
   out.begin_object();
-  for (const auto& [key, value] : tree.members) write(value, out.key(key));
+  for (size_t i = 0; i < tree.keys.size(); ++i) write(tree.values[i], out.key(tree.keys[i]));
   out.end_object();
 }
 
@@ -186,7 +190,7 @@ void merge(Tree& base, Tree over) {
     base = std::move(over);
     return;
   }
-  for (auto& [key, value] : over.members) merge(base.at(key), std::move(value));
+  for (size_t i = 0; i < over.keys.size(); ++i) merge(base.at(over.keys[i]), std::move(over.values[i]));
 }
 
 Status check_names(const Json& object, Names known, std::string_view where) {

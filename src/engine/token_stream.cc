@@ -76,7 +76,7 @@ bool TokenChannel::done() const {
   return outputs_left_ == 0;
 }
 
-void TokenChannel::set_wake(std::function<void()> wake) {
+void TokenChannel::set_wake(const std::function<void()>& wake) {
   bool now = false;
   {
     const std::lock_guard lock(mutex_);

@@ -36,7 +36,7 @@ class TokenChannel {
   std::optional<TokenEvent> next(std::optional<std::chrono::steady_clock::time_point> deadline);
   std::optional<TokenEvent> try_next();
   bool done() const;
-  void set_wake(std::function<void()> wake);
+  void set_wake(const std::function<void()>& wake);
   void cancel();
   void cancel(int output);
 
@@ -78,7 +78,7 @@ class TokenStream {
 
   // For an event loop: called when there is something to take after there was nothing, once at least, from
   // the engine's thread (or at once, if events are there already). It must not block and must not take.
-  void set_wake(std::function<void()> wake) { channel_->set_wake(std::move(wake)); }
+  void set_wake(const std::function<void()>& wake) { channel_->set_wake(wake); }
 
   uint64_t request_id() const { return request_id_; }  // ascending by arrival
 

@@ -90,7 +90,7 @@ void index_query(const Plan& plan, const IndexParams& params, int request, int r
 }
 
 void attend_query(const Plan& plan, const AttendParams& params, int request, int row) {
-  const auto [query_heads, kv_heads] = params.heads;
+  const int query_heads = params.heads.query_heads, kv_heads = params.heads.kv_heads;
   const int64_t position = position_of(plan, request, row);
   std::vector<int64_t> keys;  // element offset of each visible key's row; its value lies one tile further
   std::vector<double> weights;

@@ -104,14 +104,14 @@ Metrics::Series& Metrics::series(std::string_view name, std::string_view help, K
   return *family.series.back();
 }
 
-Counter& Metrics::counter(std::string_view name, std::string_view help, Labels labels) {
+Counter& Metrics::counter(std::string_view name, std::string_view help, const Labels& labels) {
   const std::lock_guard lock(mutex_);
   Series& made = series(name, help, Kind::kCounter, labels);
   if (!made.counter) made.counter = std::make_unique<Counter>();
   return *made.counter;
 }
 
-Gauge& Metrics::gauge(std::string_view name, std::string_view help, Labels labels) {
+Gauge& Metrics::gauge(std::string_view name, std::string_view help, const Labels& labels) {
   const std::lock_guard lock(mutex_);
   Series& made = series(name, help, Kind::kGauge, labels);
   if (!made.gauge) made.gauge = std::make_unique<Gauge>();
@@ -119,7 +119,7 @@ Gauge& Metrics::gauge(std::string_view name, std::string_view help, Labels label
 }
 
 Histogram& Metrics::histogram(std::string_view name, std::string_view help, const std::vector<double>& bounds,
-                              Labels labels) {
+                              const Labels& labels) {
   const std::lock_guard lock(mutex_);
   Series& made = series(name, help, Kind::kHistogram, labels);
   if (!made.histogram) made.histogram = std::make_unique<Histogram>(bounds);
@@ -128,13 +128,13 @@ Histogram& Metrics::histogram(std::string_view name, std::string_view help, cons
 }
 
 void Metrics::counter_from(std::string_view name, std::string_view help, std::function<double()> read,
-                           Labels labels) {
+                           const Labels& labels) {
   const std::lock_guard lock(mutex_);
   series(name, help, Kind::kCounter, labels).read = std::move(read);
 }
 
 void Metrics::gauge_from(std::string_view name, std::string_view help, std::function<double()> read,
-                         Labels labels) {
+                         const Labels& labels) {
   const std::lock_guard lock(mutex_);
   series(name, help, Kind::kGauge, labels).read = std::move(read);
 }

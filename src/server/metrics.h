@@ -59,15 +59,15 @@ class Metrics {
 
   // The metric of that name and these labels, made on the first call; it lives as long as this object. A name
   // has one kind, one help text and, for histograms, one list of bounds.
-  Counter& counter(std::string_view name, std::string_view help, Labels labels = {});
-  Gauge& gauge(std::string_view name, std::string_view help, Labels labels = {});
+  Counter& counter(std::string_view name, std::string_view help, const Labels& labels = {});
+  Gauge& gauge(std::string_view name, std::string_view help, const Labels& labels = {});
   Histogram& histogram(std::string_view name, std::string_view help, const std::vector<double>& bounds,
-                       Labels labels = {});
+                       const Labels& labels = {});
   // Asked for its value at each exposition. What the functions read must outlive this object.
   void counter_from(std::string_view name, std::string_view help, std::function<double()> read,
-                    Labels labels = {});
+                    const Labels& labels = {});
   void gauge_from(std::string_view name, std::string_view help, std::function<double()> read,
-                  Labels labels = {});
+                  const Labels& labels = {});
 
   std::string exposition() const;
 

@@ -167,9 +167,8 @@ HttpResponse Service::refuse(const Error& error) {
   ApiError api{.status = 400, .message = error.message, .param = error.field};
   switch (error.code) {
     case Errc::kInvalidArgument:
+    case Errc::kCorrupt:  // the body's syntax
       break;
-    case Errc::kCorrupt:
-      break;  // the body's syntax
     case Errc::kUnsupported:
       api.code = "unsupported";
       break;

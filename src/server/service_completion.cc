@@ -213,7 +213,7 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
         HttpHeaders headers;
         headers.add("Cache-Control", "no-cache");
         headers.add("X-Accel-Buffering", "no");  // proxies that hold answers back would undo streaming
-        const bool started = co_await exchange.begin_stream("text/event-stream", std::move(headers));
+        const bool started = co_await exchange.begin_stream("text/event-stream", headers);
         if (!started) co_return;
       }
       const bool written = co_await exchange.write(out);

@@ -14,6 +14,8 @@ template <typename Work>
 net::awaitable<std::invoke_result_t<Work>> run_in_turn(WorkQueue& queue, Exchange& exchange,
                                                        const std::string& key, size_t bytes, Work work) {
   struct Job {
+    explicit Job(Work work) : work(std::move(work)) {}
+
     Work work;
     Outcome<Work> outcome{};
   };

@@ -33,7 +33,7 @@ void parallel_for(const Workers& workers, int64_t count, F&& body) {
 }
 
 inline char* align_64(void* p) {
-  return reinterpret_cast<char*>((reinterpret_cast<uintptr_t>(p) + 63) & ~uintptr_t{63});
+  return static_cast<char*>(p) + (-reinterpret_cast<uintptr_t>(p) & 63);
 }
 
 }  // namespace msa

@@ -57,9 +57,10 @@ struct Sizes {
 void run_engine(Exec& exec, const Kernels& kernels, const GemmEngine& engine, const Tensor& x,
                 std::span<const Strips> all) {
   const int64_t rows = x.rows(), threads = exec.pool.size();
-  const auto [packed_bytes, workspace_bytes, c_elements] = Sizes(engine, rows, x.cols());
+  const Sizes sizes(engine, rows, x.cols());
+  const int64_t workspace_bytes = sizes.workspace_bytes, c_elements = sizes.c_elements;
   Scratch::Scope scope(exec.scratch);
-  char* packed = scope.take<char>(packed_bytes);
+  char* packed = scope.take<char>(sizes.packed_bytes);
   pack_rows(exec, engine, x, packed);
   char* workspaces = scope.take<char>(threads * workspace_bytes);
   float* results = scope.take<float>(threads * c_elements);

@@ -311,7 +311,7 @@ void OutputParser::tag_in_call(const ToolTag& tag, size_t tag_bytes) {
 }
 
 // The markup makes no sense from here on: all that has not been sent is shown as it was written.
-void OutputParser::give_up(std::string unsent) {
+void OutputParser::give_up(const std::string& unsent) {
   arguments_.reset();
   segment_ = Segment::kFlowing;
   state_ = State::kRaw;

@@ -106,7 +106,7 @@ class OutputParser {
   void enter_call(std::string_view name);
   void tag_in_block(const ToolTag& tag, size_t tag_bytes);
   void tag_in_call(const ToolTag& tag, size_t tag_bytes);
-  void give_up(std::string unsent);
+  void give_up(const std::string& unsent);
 
   std::string_view rest() const { return input_.substr(pos_); }
   bool rest_may_become(std::string_view marker) const { return !final_ && marker.starts_with(rest()); }

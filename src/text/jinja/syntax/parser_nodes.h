@@ -21,6 +21,7 @@ struct Parser::Nesting {
     return syntax_error(line, strf("nested more than {} deep", kMaxNesting));
   }
 
+ private:
   int& depth_;
 };
 
