@@ -132,10 +132,4 @@ void index(const Plan& plan, const IndexParams& params) {
       index_query(plan, params, request, row);
 }
 
-void attend(const Plan& plan, const AttendParams& params) {
-  for (int request = 0; request < plan.num_requests; ++request)
-    for (int row = plan.cu_seqlens_q[request]; row < plan.cu_seqlens_q[request + 1]; ++row)
-      attend_query(plan, params, request, row);
-}
-
 }  // namespace msa::reference

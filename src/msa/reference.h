@@ -13,7 +13,6 @@ void attend_query(const Plan& plan, const AttendParams& params, int request, int
 
 // All queries, on the calling thread.
 void index(const Plan& plan, const IndexParams& params);
-void attend(const Plan& plan, const AttendParams& params);
 
 // The score of each visible block of one (query row, index head), before any forcing: max over visible keys
 // of q . k. `scores` has room for every block of the request.

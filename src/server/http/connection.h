@@ -62,7 +62,6 @@ class Connection : public std::enable_shared_from_this<Connection> {
   std::shared_ptr<WakeState> wake_state();
   bool peer_gone() const { return input_closed_ || output_broken_ || aborted_; }
   bool draining() const { return services_.leaving.load(std::memory_order_relaxed); }
-  bool response_started() const { return answer_ != Answer::kNone; }
   void annotate(AccessRecord::Note note) { notes_.push_back(std::move(note)); }
 
  private:

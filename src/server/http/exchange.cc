@@ -55,10 +55,6 @@ bool Exchange::draining() const {
   return connection_.draining();
 }
 
-bool Exchange::response_started() const {
-  return connection_.response_started();
-}
-
 void Exchange::annotate(std::string name, std::string value) {
   connection_.annotate({.name = std::move(name), .text = std::move(value), .is_number = false});
 }

@@ -76,7 +76,6 @@ class Exchange {
   bool peer_gone() const;
   // The server wants to end: finish soon, start nothing long.
   bool draining() const;
-  bool response_started() const;
 
   // Fields for the access log, in this order: "model", "prompt_tokens", ...
   void annotate(std::string name, std::string value);
