@@ -13,9 +13,15 @@ enum class MatrixFormat : uint8_t {
   kF32,
   kBF16,
   kMxfp8,  // F8_E4M3 values, one E8M0 scale for 32 of a row's
+  kMxfp4,  // E2M1 values, two to a byte, the first in the low half; scales as with MXFP8
 };
 
 inline constexpr int64_t kScaleGroup = 32;  // values of a row that share a scale
+
+// Whether its numbers are codes that share scales.
+constexpr bool is_mx(MatrixFormat format) {
+  return format == MatrixFormat::kMxfp8 || format == MatrixFormat::kMxfp4;
+}
 
 constexpr std::string_view name_of(MatrixFormat format) {
   switch (format) {
@@ -25,11 +31,13 @@ constexpr std::string_view name_of(MatrixFormat format) {
       return "BF16";
     case MatrixFormat::kMxfp8:
       return "MXFP8";
+    case MatrixFormat::kMxfp4:
+      return "MXFP4";
   }
   return "?";
 }
 
-// Of its values.
+// Of its values as files have them.
 constexpr DType dtype_of(MatrixFormat format) {
   switch (format) {
     case MatrixFormat::kF32:
@@ -38,8 +46,15 @@ constexpr DType dtype_of(MatrixFormat format) {
       return DType::kBF16;
     case MatrixFormat::kMxfp8:
       return DType::kF8E4M3;
+    case MatrixFormat::kMxfp4:
+      return DType::kU8;
   }
   return DType::kU8;
+}
+
+// How many values one element of that type holds.
+constexpr int64_t values_per_element(MatrixFormat format) {
+  return format == MatrixFormat::kMxfp4 ? 2 : 1;
 }
 
 }  // namespace sparrow

@@ -125,12 +125,16 @@ enum class RandomSpread : uint8_t {
 struct TensorRow {
   TensorRole role = TensorRole::kEmbed;
   TensorPiece piece = TensorPiece::kValues;
-  int layer = -1, expert = -1;  // -1: belongs to none
-  TensorSpec spec;              // F32 and BF16 stand for each other
+  int layer = -1, expert = -1;                // -1: belongs to none
+  TensorSpec spec;                            // as files have it; F32 and BF16 stand for each other
+  MatrixFormat format = MatrixFormat::kBF16;  // of the values; kBF16 stands for F32, too
   TensorCut cut = TensorCut::kWhole;
   LedgerPart part = LedgerPart::kVision;
   DevicePlace device;
   RandomSpread spread = RandomSpread::kUnit;
+
+  // Of the matrix; a file may have two of its columns in one element.
+  int64_t columns() const { return spec.shape.back() * values_per_element(format); }
 };
 
 }  // namespace sparrow

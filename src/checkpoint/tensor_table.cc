@@ -229,8 +229,8 @@ class Table {
       for (const Extent extent : of.shape)
         if (extent != kNoExtent) row.spec.shape.push_back(extent_of(extent, config_));
       if (of.storage == Storage::kF32) row.spec.dtype = DType::kF32, row.device.format = MatrixFormat::kF32;
-      if (of.storage == kLinear && config_.quant == QuantFormat::kMxfp8)
-        add_mxfp8(std::move(row));
+      if (of.storage == kLinear && format_of(of) != MatrixFormat::kBF16)
+        add_mx(std::move(row), format_of(of));
       else if (of.storage == kBiased)
         add_biased(std::move(row));
       else
@@ -241,13 +241,22 @@ class Table {
   std::vector<TensorRow> take() { return std::move(rows_); }
 
  private:
-  // On a GPU these lie as bf16: no kernel there reads the format, and loading expands it. (MXFP4 would be
-  // another function of this kind, for experts alone.)
-  void add_mxfp8(TensorRow values) {
+  // kBF16 stands for the model's type.
+  MatrixFormat format_of(const Template& of) const {
+    const bool is_expert = of.part == P::kRoutedExperts || of.part == P::kSharedExperts;
+    if (config_.quant == QuantFormat::kMxfp8) return MatrixFormat::kMxfp8;
+    if (config_.quant == QuantFormat::kMxfp4 && is_expert) return MatrixFormat::kMxfp4;
+    return MatrixFormat::kBF16;
+  }
+
+  // On a GPU these lie as bf16: no kernel there reads the format, and loading expands it.
+  void add_mx(TensorRow values, MatrixFormat format) {
     TensorRow scales = values;
-    values.spec.dtype = DType::kF8E4M3;
+    values.format = format;
+    values.spec.dtype = dtype_of(format);
+    values.spec.shape.back() /= values_per_element(format);
     scales.piece = TensorPiece::kScales;
-    scales.spec.name += "_scale_inv";
+    scales.spec.name += format == MatrixFormat::kMxfp8 ? "_scale_inv" : "_scale";
     scales.spec.dtype = DType::kU8;
     scales.spec.shape.back() /= kScaleGroup;
     scales.device = {};

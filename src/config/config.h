@@ -13,7 +13,8 @@
 
 namespace sparrow {
 
-enum class QuantFormat : uint8_t { kNone, kMxfp8 };
+// How the release is quantised: MXFP8 all linear layers but the router, MXFP4 the experts.
+enum class QuantFormat : uint8_t { kNone, kMxfp8, kMxfp4 };
 
 struct RopeConfig {
   double theta = 5e6;

@@ -7,18 +7,22 @@
 
 #include "base/matrix_format.h"
 #include "device/cuda/arguments.h"
+#include "ops/cuda/mx/cell.h"
 
 namespace sparrow::ops::cuda {
 
 struct DeviceMatrix {
   MatrixFormat format = MatrixFormat::kBF16;
-  const void* values = nullptr;  // [rows, cols], dense and row-major
-  const void* scales = nullptr;  // [rows, cols / 32] E8M0 with MXFP8, none with the others
+  const void* values = nullptr;  // BF16: [rows, cols], dense and row-major; MXFP8, MXFP4: cells
   int rows = 0, cols = 0;
 
   const __nv_bfloat16* bf16() const {
     Arguments("DeviceMatrix::bf16").require("format", format == MatrixFormat::kBF16, "must be bf16");
     return static_cast<const __nv_bfloat16*>(values);
+  }
+  const uint8_t* cells() const {
+    Arguments("DeviceMatrix::cells").require("format", is_mx(format), "must be MXFP8 or MXFP4");
+    return static_cast<const uint8_t*>(values);
   }
 };
 
@@ -26,9 +30,13 @@ inline DeviceMatrix bf16_matrix(const void* values, int rows, int cols) {
   return {.values = values, .rows = rows, .cols = cols};
 }
 
-// There, aligned to 16 bytes, and bf16, the one format that kernels read so far.
+// There, aligned to 16 bytes, and either bf16 or whole cells.
 inline void check_matrix(const Arguments& arguments, const char* name, const DeviceMatrix& matrix) {
-  arguments.pointer(name, matrix.values).require(name, matrix.format == MatrixFormat::kBF16, "must be bf16");
+  arguments.pointer(name, matrix.values);
+  if (is_mx(matrix.format))
+    arguments.multiple(name, matrix.rows, kCellRows).multiple(name, matrix.cols, kCellColumns);
+  else
+    arguments.require(name, matrix.format == MatrixFormat::kBF16, "must be bf16, MXFP8 or MXFP4");
 }
 // And of this shape.
 inline void check_matrix(const Arguments& arguments, const char* name, const DeviceMatrix& matrix,
