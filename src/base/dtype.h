@@ -73,6 +73,12 @@ constexpr float e4m3_to_float(uint8_t x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(value) | sign);
 }
 
+// e2m1, in the low four bits: sign, two bits of exponent with bias 1, one of mantissa. All are numbers.
+constexpr float e2m1_to_float(uint8_t x) {
+  constexpr float kMagnitudes[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
+  return (x & 8u) != 0 ? -kMagnitudes[x & 7u] : kMagnitudes[x & 7u];
+}
+
 // e8m0: a power of two with bias 127; 255 is NaN.
 inline constexpr uint8_t kE8M0NaN = 255;
 inline float e8m0_to_float(uint8_t x) {

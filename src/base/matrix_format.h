@@ -52,9 +52,30 @@ constexpr DType dtype_of(MatrixFormat format) {
   return DType::kU8;
 }
 
+// Of a matrix whose values have that type: a byte that is no number of its own holds two of E2M1.
+constexpr MatrixFormat format_of(DType values) {
+  switch (values) {
+    case DType::kF32:
+    case DType::kI32:
+      return MatrixFormat::kF32;
+    case DType::kBF16:
+      return MatrixFormat::kBF16;
+    case DType::kF8E4M3:
+      return MatrixFormat::kMxfp8;
+    case DType::kU8:
+      return MatrixFormat::kMxfp4;
+  }
+  return MatrixFormat::kF32;
+}
+
 // How many values one element of that type holds.
 constexpr int64_t values_per_element(MatrixFormat format) {
   return format == MatrixFormat::kMxfp4 ? 2 : 1;
+}
+
+// Of `count` values of a row as files have them, without their scales.
+constexpr int64_t value_bytes(MatrixFormat format, int64_t count) {
+  return count * static_cast<int64_t>(size_of(dtype_of(format))) / values_per_element(format);
 }
 
 }  // namespace sparrow

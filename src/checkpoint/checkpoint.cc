@@ -18,6 +18,7 @@
 #include "base/threads/thread_pool.h"
 #include "checkpoint/bind_weights.h"
 #include "checkpoint/kv_scales.h"
+#include "checkpoint/mx/mx_faults.h"
 #include "checkpoint/tensor_table.h"
 
 namespace sparrow {
@@ -132,13 +133,48 @@ class Complaints {
   std::vector<std::string> all_;
 };
 
+// Where tensors and configuration disagree on what is quantised: one complaint for a matrix says more than
+// that its scales are missing, or left over, and its type is another.
+class QuantisationCensus {
+ public:
+  explicit QuantisationCensus(const FoundTensors& tensors) : tensors_(tensors) {}
+
+  // Whether it has anything to say of the matrix, or of its scales.
+  bool complains(const TensorRow& row) {
+    if (row.piece == TensorPiece::kScales) return accounted_.contains(row.spec.name);
+    if (row.piece != TensorPiece::kValues || row.spec.shape.size() != 2) return false;
+    const auto found = tensors_.find(row.spec.name);
+    if (found == tensors_.end()) return false;
+    const std::vector<std::string> scales = scale_names(row);
+    const bool has_scales =
+        std::ranges::any_of(scales, [&](const std::string& name) { return tensors_.contains(name); });
+    const auto dtype = found->second.entry->dtype;
+    const bool is_plain = !has_scales && dtype && is_float(*dtype);
+    if (is_mx(row.format) ? !is_plain : !has_scales) return false;
+    (has_scales ? scaled_ : plain_).add(row.spec.name);
+    accounted_.insert(scales.begin(), scales.end());
+    return true;
+  }
+  bool accounts_for(const std::string& name) const { return accounted_.contains(name); }
+  bool empty() const { return plain_.empty() && scaled_.empty(); }
+  std::string text() { return plain_.text() + scaled_.text(); }
+
+ private:
+  const FoundTensors& tensors_;
+  Complaints plain_{"without scales, which it says are quantised"};
+  Complaints scaled_{"with scales, which it says are not quantised"};
+  std::set<std::string> accounted_;  // scales of those matrices
+};
+
 Status take_census(const std::filesystem::path& dir, const std::vector<TensorRow>& rows,
                    const FoundTensors& tensors) {
   Complaints missing("missing"), mismatched("of another shape or type"), unexpected("unexpected");
+  QuantisationCensus quantisation(tensors);
   std::set<std::string_view> expected;
   for (const TensorRow& row : rows) {
     const TensorSpec& spec = row.spec;
     expected.insert(spec.name);
+    if (quantisation.complains(row)) continue;
     const auto found = tensors.find(spec.name);
     if (found == tensors.end()) {
       missing.add(spec.name);
@@ -152,10 +188,11 @@ Status take_census(const std::filesystem::path& dir, const std::vector<TensorRow
                           name_of(spec.dtype), shape_string(spec.shape)));
   }
   for (const auto& [name, found] : tensors)
-    if (!expected.contains(name) && !is_optional_tensor(name)) unexpected.add(name);
-  if (missing.empty() && mismatched.empty() && unexpected.empty()) return Ok{};
-  return corrupt(strf("the tensors of {} do not match its config.json{}{}{}", quoted(dir), missing.text(),
-                      mismatched.text(), unexpected.text()));
+    if (!expected.contains(name) && !is_optional_tensor(name) && !quantisation.accounts_for(name))
+      unexpected.add(name);
+  if (quantisation.empty() && missing.empty() && mismatched.empty() && unexpected.empty()) return Ok{};
+  return corrupt(strf("the tensors of {} do not match its config.json{}{}{}{}", quoted(dir),
+                      quantisation.text(), missing.text(), mismatched.text(), unexpected.text()));
 }
 
 // Counts bytes as workers get through them, and reports on the calling thread, which is worker 0.
@@ -193,47 +230,52 @@ void prefault(ThreadPool& pool, const std::vector<SafetensorsFile>& files, ReadP
   }
 }
 
-// A NaN among the scales would spread through the whole model without a word.
-Status check_scales(ThreadPool& pool, const std::vector<const TensorSpec*>& scales,
-                    const FoundTensors& tensors, ReadProgress& progress) {
-  std::atomic<int64_t> first_bad{INT64_MAX};
-  pool.parallel_for(static_cast<int64_t>(scales.size()), [&](int64_t i, int worker) {
-    const auto bytes = tensors.at(scales[static_cast<size_t>(i)]->name).bytes();
-    if (std::memchr(bytes.data(), kE8M0NaN, bytes.size()) != nullptr) {
-      int64_t seen = first_bad.load();
-      while (i < seen && !first_bad.compare_exchange_weak(seen, i)) {
+// A NaN among the weights would spread through the whole model without a word.
+Status check_quantised(ThreadPool& pool, const std::vector<const TensorRow*>& rows,
+                       const FoundTensors& tensors, ReadProgress& progress) {
+  std::atomic<size_t> first_bad{SIZE_MAX};
+  const auto check = [&](const TensorRow& row) -> Status {
+    const auto bytes = tensors.at(row.spec.name).bytes();
+    const int64_t columns = row.spec.shape[1];
+    if (row.piece == TensorPiece::kValues) return check_codes(row.spec.name, bytes, columns);
+    return check_scales(row.spec.name, bytes, columns, max_finite_scale(row.format));
+  };
+  pool.parallel_for(static_cast<int64_t>(rows.size()), [&](int64_t i, int worker) {
+    const auto at = static_cast<size_t>(i);
+    if (!check(*rows[at]).ok()) {
+      size_t seen = first_bad.load();
+      while (at < seen && !first_bad.compare_exchange_weak(seen, at)) {
       }
     }
-    progress.advance(bytes.size(), worker);
+    progress.advance(rows[at]->spec.bytes(), worker);
   });
-  if (first_bad == INT64_MAX) return Ok{};
-  const TensorSpec& spec = *scales[static_cast<size_t>(first_bad.load())];
-  const Found& found = tensors.at(spec.name);
-  const auto* const start = found.bytes().data();
-  const auto* const nan = static_cast<const std::byte*>(std::memchr(start, kE8M0NaN, found.bytes().size()));
-  const int64_t at = nan - start;
-  return corrupt(strf("{}: scale [{}, {}] of tensor {} is 255, which means NaN", quoted(found.file->path()),
-                      at / spec.shape[1], at % spec.shape[1], spec.name));
+  if (first_bad == SIZE_MAX) return Ok{};
+  const TensorRow& bad = *rows[first_bad];
+  return corrupt(strf("{}: {}", quoted(tensors.at(bad.spec.name).file->path()), check(bad).error().message));
 }
 
 Status read_through(const Shards& shards, const std::vector<TensorRow>& rows,
                     const CheckpointOptions& options) {
-  size_t file_bytes = 0, scale_bytes = 0;
+  size_t file_bytes = 0, checked_bytes = 0;
   for (const SafetensorsFile& file : shards.files) file_bytes += file.mapping().bytes().size();
-  std::vector<const TensorSpec*> scales;
-  for (const TensorRow& row : rows) {
-    if (row.piece != TensorPiece::kScales) continue;
-    scales.push_back(&row.spec);
-    scale_bytes += row.spec.bytes();
-  }
   // Beyond the size of the memory, each page read would push out another one.
   const size_t memory_bytes =
       static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   const bool reads_all = options.prefault && file_bytes <= memory_bytes;
-  ReadProgress progress(options.progress, scale_bytes + (reads_all ? file_bytes : 0));
+  // Codes only where they are in memory by now. (A GPU looks at them as it takes them in; e2m1 has no NaN.)
+  std::vector<const TensorRow*> checked;
+  for (const TensorRow& row : rows) {
+    const bool has_nans =
+        row.piece == TensorPiece::kScales ||
+        (reads_all && row.piece == TensorPiece::kValues && row.format == MatrixFormat::kMxfp8);
+    if (!has_nans) continue;
+    checked.push_back(&row);
+    checked_bytes += row.spec.bytes();
+  }
+  ReadProgress progress(options.progress, checked_bytes + (reads_all ? file_bytes : 0));
   ThreadPool pool(ThreadPool::default_size());
   if (reads_all) prefault(pool, shards.files, progress);
-  SPARROW_TRY(check_scales(pool, scales, shards.tensors, progress));
+  SPARROW_TRY(check_quantised(pool, checked, shards.tensors, progress));
   progress.finish();
   return Ok{};
 }

@@ -127,13 +127,13 @@ struct TensorRow {
   TensorPiece piece = TensorPiece::kValues;
   int layer = -1, expert = -1;                // -1: belongs to none
   TensorSpec spec;                            // as files have it; F32 and BF16 stand for each other
-  MatrixFormat format = MatrixFormat::kBF16;  // of the values; kBF16 stands for F32, too
+  MatrixFormat format = MatrixFormat::kBF16;  // of the matrix, scales included; kBF16 stands for F32, too
   TensorCut cut = TensorCut::kWhole;
   LedgerPart part = LedgerPart::kVision;
   DevicePlace device;
   RandomSpread spread = RandomSpread::kUnit;
 
-  // Of the matrix; a file may have two of its columns in one element.
+  // Of the matrix, in the row of its values; a file may have two of its columns in one element.
   int64_t columns() const { return spec.shape.back() * values_per_element(format); }
 };
 

@@ -5,6 +5,8 @@
 #include <array>
 #include <utility>
 
+#include "checkpoint/mx/exclusions.h"
+
 namespace sparrow {
 namespace {
 
@@ -141,6 +143,9 @@ constexpr Group kVisionEntry = {"vision_tower.vision_model.", kVisionEntryRows};
 constexpr Group kVisionLayer = {"vision_tower.vision_model.encoder.layers.{layer}.", kVisionLayerRows};
 constexpr Group kVisionExit = {"", kVisionExitRows};
 
+// Behind a quantised matrix's name: of MXFP8, of MXFP4.
+constexpr std::array<std::string_view, 2> kScaleSuffixes = {"_scale_inv", "_scale"};
+
 // Behind the prefix of a layer. Several names are in use.
 constexpr std::string_view kAttentionScales = "{text}model.layers.{layer}.self_attn.";
 constexpr std::array<std::string_view, 5> kKScales = {"attn.k_scale", "k_proj.k_scale", "qkv_proj.k_scale",
@@ -213,7 +218,8 @@ std::string name_of(const Group& group, TensorRole role, const NameScheme& names
 // Makes the rows of a model, group by group.
 class Table {
  public:
-  Table(const ModelConfig& config, const NameScheme& names) : config_(config), names_(names) {}
+  Table(const ModelConfig& config, const NameScheme& names)
+      : config_(config), names_(names), excluded_(config.unquantised) {}
 
   void add(const Group& group, int layer = -1, int expert = -1) {
     const std::string prefix = prefix_of(group.prefix, names_, layer, expert);
@@ -229,8 +235,8 @@ class Table {
       for (const Extent extent : of.shape)
         if (extent != kNoExtent) row.spec.shape.push_back(extent_of(extent, config_));
       if (of.storage == Storage::kF32) row.spec.dtype = DType::kF32, row.device.format = MatrixFormat::kF32;
-      if (of.storage == kLinear && format_of(of) != MatrixFormat::kBF16)
-        add_mx(std::move(row), format_of(of));
+      if (of.storage == kLinear && is_quantised(row.spec.name))
+        add_mx(std::move(row));
       else if (of.storage == kBiased)
         add_biased(std::move(row));
       else
@@ -241,22 +247,20 @@ class Table {
   std::vector<TensorRow> take() { return std::move(rows_); }
 
  private:
-  // kBF16 stands for the model's type.
-  MatrixFormat format_of(const Template& of) const {
-    const bool is_expert = of.part == P::kRoutedExperts || of.part == P::kSharedExperts;
-    if (config_.quant == QuantFormat::kMxfp8) return MatrixFormat::kMxfp8;
-    if (config_.quant == QuantFormat::kMxfp4 && is_expert) return MatrixFormat::kMxfp4;
-    return MatrixFormat::kBF16;
+  bool is_quantised(std::string_view name) const {
+    return config_.quant != QuantFormat::kNone && !excluded_.contains(name.substr(0, name.rfind('.')));
   }
 
   // On a GPU these lie as bf16: no kernel there reads the format, and loading expands it.
-  void add_mx(TensorRow values, MatrixFormat format) {
-    TensorRow scales = values;
+  void add_mx(TensorRow values) {
+    const bool is_mxfp8 = config_.quant == QuantFormat::kMxfp8;
+    const MatrixFormat format = is_mxfp8 ? MatrixFormat::kMxfp8 : MatrixFormat::kMxfp4;
     values.format = format;
+    TensorRow scales = values;
     values.spec.dtype = dtype_of(format);
     values.spec.shape.back() /= values_per_element(format);
     scales.piece = TensorPiece::kScales;
-    scales.spec.name += format == MatrixFormat::kMxfp8 ? "_scale_inv" : "_scale";
+    scales.spec.name += kScaleSuffixes[is_mxfp8 ? 0 : 1];
     scales.spec.dtype = DType::kU8;
     scales.spec.shape.back() /= kScaleGroup;
     scales.device = {};
@@ -278,6 +282,7 @@ class Table {
 
   const ModelConfig& config_;
   const NameScheme& names_;
+  const Exclusions excluded_;
   std::vector<TensorRow> rows_;
 };
 
@@ -337,7 +342,18 @@ bool is_optional_tensor(std::string_view name) {
   return is_among(kKScales) || is_among(kVScales) || is_among(kQScales);
 }
 
-std::vector<std::string> unquantised_modules(int first_moe_layer, int num_layers) {
+std::vector<std::string> scale_names(const TensorRow& row) {
+  std::vector<std::string> all;
+  for (const std::string_view suffix : kScaleSuffixes) all.push_back(row.spec.name + std::string(suffix));
+  return all;
+}
+
+std::vector<std::string> unquantised_modules(QuantFormat format, int first_moe_layer, int num_layers) {
+  if (format == QuantFormat::kNone) return {};
+  if (format == QuantFormat::kMxfp4)
+    return {"*lm_head",          "*vision_tower*",         "*multi_modal_projector*",
+            "*patch_merge_mlp*", "*block_sparse_moe.gate", "*self_attn*",
+            "*mlp.gate_proj",    "*mlp.up_proj",           "*mlp.down_proj"};
   std::vector<std::string> modules = {"lm_head", "model.embed_tokens", "vision_tower",
                                       "multi_modal_projector", "patch_merge_mlp"};
   for (int layer = first_moe_layer; layer < num_layers; ++layer)

@@ -33,8 +33,13 @@ std::vector<std::string> kv_scale_names(TensorRole role, int layer, const NameSc
 // which nothing here rounds to fp8), or a head that predicts further tokens, which is not computed here.
 bool is_optional_tensor(std::string_view name);
 
-// The modules whose matrices stay as they are where the others are quantised, as the released config.json
-// lists them. Layers from `first_moe_layer` on have a router.
-std::vector<std::string> unquantised_modules(int first_moe_layer, int num_layers);
+// What the scales beside a matrix may be called, in any format: where a checkpoint holds one, that matrix is
+// quantised.
+std::vector<std::string> scale_names(const TensorRow& row);
+
+// The modules whose matrices stay as they are where the others are quantised: in MXFP8 as the released
+// config.json lists them, in MXFP4 the patterns that Quark was given. Layers from `first_moe_layer` on have a
+// router.
+std::vector<std::string> unquantised_modules(QuantFormat format, int first_moe_layer, int num_layers);
 
 }  // namespace sparrow

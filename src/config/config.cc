@@ -62,21 +62,6 @@ Result<DType> read_dtype(const Json& top, const Json& text) {
   return DType::kBF16;
 }
 
-Result<QuantFormat> read_quant(const Json& top, const Json& text) {
-  const auto quant =
-      top.find("quantization_config") ? top.find("quantization_config") : text.find("quantization_config");
-  if (!quant) return QuantFormat::kNone;
-  SPARROW_TRY(SPARROW_TRY(quant->at("quant_method")).as_string());
-  SPARROW_TRY(require_string(*quant, "quant_method", {"mxfp8"}));
-  if (const auto block = quant->find("weight_block_size")) {
-    const bool is_1_by_32 = block->is_array() && block->size() == 2 && block->element(0).as_int(1, 1).ok() &&
-                            block->element(1).as_int(32, 32).ok();
-    if (!is_1_by_32)
-      return unsupported(strf("{} is {}; only [1, 32] is supported", block->path(), block->brief()));
-  }
-  return QuantFormat::kMxfp8;
-}
-
 // One field of the indexer: nested in sparse_attention_config, or flat beside the others.
 std::optional<Json> find_index_field(const Json& text, const std::optional<Json>& sparse,
                                      std::string_view nested, std::string_view flat) {
@@ -284,7 +269,9 @@ Result<ModelConfig> parse_config(std::string_view config_json, std::string_view 
 
   ModelConfig config;
   config.dtype = SPARROW_TRY(read_dtype(top, text));
-  config.quant = SPARROW_TRY(read_quant(top, text));
+  const auto quant =
+      top.find("quantization_config") ? top.find("quantization_config") : text.find("quantization_config");
+  if (quant) SPARROW_TRY(read_quantization(*quant, config));
   SPARROW_TRY(read_text(text, config));
   if (const auto vision = top.find("vision_config"))
     config.vision = SPARROW_TRY(read_vision(top, *vision, config));

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -13,7 +14,7 @@
 
 namespace sparrow {
 
-// How the release is quantised: MXFP8 all linear layers but the router, MXFP4 the experts.
+// How linear layers are quantised, but for those that ModelConfig::unquantised names.
 enum class QuantFormat : uint8_t { kNone, kMxfp8, kMxfp4 };
 
 struct RopeConfig {
@@ -43,6 +44,9 @@ struct VisionConfig {
 struct ModelConfig {
   DType dtype = DType::kBF16;  // activations: bf16 or f32
   QuantFormat quant = QuantFormat::kNone;
+  // Modules that are not quantised where others are, each with all that is below it; * in a name stands for
+  // any characters. As config.json lists them: checkpoint/mx/exclusions.h reads them.
+  std::vector<std::string> unquantised;
 
   int vocab_size = 0, hidden_size = 0, num_layers = 0;
   int num_query_heads = 0, num_kv_heads = 0, head_dim = 128;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How config.json's fields are read: ranges, fields with one supported value, lists with one entry for each
-// layer, rotary parameters. Used by config.cc only.
+// layer, rotary parameters, quantisation. Used by src/config only.
 #pragma once
 
 #include <initializer_list>
@@ -35,6 +35,9 @@ using LayerFlags = std::vector<uint8_t>;  // [num_layers] of 0 and 1
 Result<LayerFlags> read_freq(const Json& list, int num_layers);
 Result<LayerFlags> read_moe_layers(const Json& text, int num_layers);
 Result<LayerFlags> read_sparse_layers(const Json& text, const std::optional<Json>& sparse, int num_layers);
+
+// The format, and what is left out of it.
+Status read_quantization(const Json& quant, ModelConfig& config);
 
 Result<RopeConfig> read_rope(const Json& text, int head_dim, int64_t max_positions);
 

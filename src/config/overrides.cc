@@ -96,8 +96,13 @@ constexpr std::string_view kTopFields[] = {"text_config",
                                            "image_token_id",
                                            "video_token_index",
                                            "video_token_id"};
-constexpr std::string_view kQuantFields[] = {"quant_method", "weight_block_size", "activation_scheme",
-                                             "ignored_layers"};
+constexpr std::string_view kQuantFields[] = {
+    "quant_method", "weight_block_size",  "activation_scheme",       "ignored_layers", "global_quant_config",
+    "exclude",      "layer_quant_config", "layer_type_quant_config", "export"};
+constexpr std::string_view kQuarkFields[] = {"weight"};
+constexpr std::string_view kQuarkWeightFields[] = {"dtype",   "qscheme",    "group_size",    "scale_format",
+                                                   "ch_axis", "is_dynamic", "is_scale_quant"};
+constexpr std::string_view kQuarkExportFields[] = {"weight_format", "pack_method"};
 
 bool contains(Names names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -215,6 +220,18 @@ Status check_text(const Json& object) {
   return Ok{};
 }
 
+Status check_quantization(const Json& quant) {
+  SPARROW_TRY(check_names(quant, kQuantFields, "quantization_config"));
+  if (const auto exported = quant.find("export"))
+    SPARROW_TRY(check_names(*exported, kQuarkExportFields, "export"));
+  const auto quark = quant.find("global_quant_config");
+  if (!quark) return Ok{};
+  SPARROW_TRY(check_names(*quark, kQuarkFields, "global_quant_config"));
+  if (const auto weight = quark->find("weight"))
+    SPARROW_TRY(check_names(*weight, kQuarkWeightFields, "global_quant_config.weight"));
+  return Ok{};
+}
+
 // Every field is one that is read, and lies where it is read.
 Status check_fields(const Json& top, bool nested) {
   SPARROW_TRY(top.expect_object());
@@ -244,8 +261,7 @@ Status check_fields(const Json& top, bool nested) {
   }
   if (const auto vision = top.find("vision_config"))
     SPARROW_TRY(check_names(*vision, kVisionFields, "the vision model's configuration"));
-  if (const auto quant = top.find("quantization_config"))
-    SPARROW_TRY(check_names(*quant, kQuantFields, "quantization_config"));
+  if (const auto quant = top.find("quantization_config")) SPARROW_TRY(check_quantization(*quant));
   return Ok{};
 }
 

@@ -42,12 +42,14 @@ namespace {
 
 // The most that one operation of a step takes inside: they follow each other and use the same memory.
 int64_t cpu_operation_bytes(const ModelConfig& config, const StepLimits& step, CpuIsa isa, int threads) {
-  const DType matrices = config.quant == QuantFormat::kMxfp8 ? DType::kF8E4M3 : config.dtype;
+  // Whatever is quantised runs on the engine of bf16.
+  const MatrixFormat matrices =
+      config.quant == QuantFormat::kNone ? format_of(config.dtype) : MatrixFormat::kBF16;
   const int64_t query_width = int64_t{config.num_query_heads} * config.head_dim;
   const ops::ScratchQuery all{isa, threads, config.dtype, matrices, step.max_step_tokens};
   ops::ScratchQuery router = all, vocabulary = all;
-  router.weights = DType::kF32;
-  vocabulary.weights = config.dtype;
+  router.weights = MatrixFormat::kF32;
+  vocabulary.weights = format_of(config.dtype);
   vocabulary.rows = std::min(step.max_step_sequences, step.max_step_tokens);
   const int64_t router_logits = step.max_step_tokens * config.num_experts * int64_t{sizeof(float)};
 

@@ -11,6 +11,7 @@
 #include <span>
 #include <string_view>
 
+#include "base/matrix_format.h"
 #include "base/tensor.h"
 #include "device/exec.h"
 #include "msa/msa.h"
@@ -23,13 +24,15 @@ const char* name_of(CpuIsa isa);
 // "scalar", "avx2", "avx512", "avx512-bf16" or "amx", as command lines have it, whether it works here or not.
 std::optional<CpuIsa> cpu_isa_named(std::string_view name);
 
-// A linear layer's matrix [out, in], as stored: BF16, F32, or F8_E4M3 with one E8M0 scale for 32 inputs.
+// A linear layer's matrix [out, in], as stored. A quantised one stands for the bf16 matrix that its codes and
+// scales give, which is exact but among subnormal numbers, and every product has the bits of that matrix's.
 struct Weight {
-  Tensor values;  // [out, in]
-  Tensor scales;  // [out, in / 32] U8; empty unless values are F8_E4M3
+  Tensor values;  // [out, in] BF16, F32 or F8_E4M3 (MXFP8); [out, in / 2] U8 (MXFP4)
+  Tensor scales;  // [out, in / 32] U8; empty unless quantised
 
+  MatrixFormat format() const { return format_of(values.dtype); }
   int64_t out() const { return values.shape[0]; }
-  int64_t in() const { return values.shape[1]; }
+  int64_t in() const { return values.shape[1] * values_per_element(format()); }
 };
 
 struct Projection {
@@ -101,11 +104,12 @@ void moe(Exec& exec, const Tensor& x, const Tensor& ids, const Tensor& weights,
          const SwigluParams& swiglu, const Tensor& out);
 
 // The most scratch memory that one call takes, for memory plans: what the engines of that instruction set
-// say, so that it holds for all of them. `weights` is the type of the matrices.
+// say, so that it holds for all of them. `weights` is the format of the matrices.
 struct ScratchQuery {
   CpuIsa isa;
   int threads;
-  DType activations, weights;
+  DType activations;
+  MatrixFormat weights;
   int64_t rows;
 };
 int64_t linear_scratch_bytes(const ScratchQuery& query, int64_t columns);

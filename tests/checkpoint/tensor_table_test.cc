@@ -168,7 +168,7 @@ TEST(Weights, EveryTextTensorHasAViewOfItsOwn) {
 }
 
 TEST(TensorTable, ModulesThatStayAsTheyAreAreThoseOfTheReleasedConfiguration) {
-  EXPECT_THAT(unquantised_modules(2, 4),
+  EXPECT_THAT(unquantised_modules(QuantFormat::kMxfp8, 2, 4),
               UnorderedElementsAre("lm_head", "model.embed_tokens", "vision_tower", "multi_modal_projector",
                                    "patch_merge_mlp", "language_model.model.layers.2.block_sparse_moe.gate",
                                    "language_model.model.layers.3.block_sparse_moe.gate"));

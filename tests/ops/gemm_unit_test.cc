@@ -2,6 +2,7 @@
 // The walks of GemmSimd over a unit in plain C++ that does what vdpbf16ps does. Their bits must not depend on
 // rows or strips, and this shows it on machines that lack the instruction.
 #include "ops/cpu/gemm/gemm_simd.h"
+#include "ops/cpu/ops_cpu.h"
 #include "ops/ops_cases.h"
 
 namespace sparrow::ops::cpu {
@@ -16,8 +17,8 @@ struct PlainUnit {
     float lanes[16];
   };
   static constexpr int kVectors = 1, kOutputs = 8, kRows = 3;
-  template <typename T>
-  static constexpr int64_t kStreamRows = sizeof(T) == 2 ? 9 : 3;
+  template <MatrixFormat kFormat>
+  static constexpr int64_t kStreamRows = is_mx(kFormat) ? 3 : 9;
 
   static void convert(const void* from, DType, uint16_t* to, int64_t n) {
     std::memcpy(to, from, static_cast<size_t>(n) * sizeof(uint16_t));
@@ -28,9 +29,19 @@ struct PlainUnit {
     return x;
   }
   static void store(uint16_t* p, const Operand& x) { std::memcpy(p, x.bf16, sizeof(x)); }
-  static void chunk(const uint16_t* p, Operand* to) { *to = load(p); }
-  static void chunk(const uint8_t* p, uint8_t scale, Operand* to) {
-    for (int i = 0; i < 32; ++i) to->bf16[i] = to_bf16(e4m3_to_float(p[i]) * e8m0_to_float(scale)).bits;
+  template <MatrixFormat>
+  static void chunk(const char* p, Operand* to) {
+    std::memcpy(to->bf16, p, sizeof(*to));
+  }
+  template <MatrixFormat kFormat>
+  static void chunk(const char* p, uint8_t scale, Operand* to) {
+    const auto byte = [&](int i) { return static_cast<uint8_t>(p[i]); };
+    for (int i = 0; i < 32; ++i) {
+      const float value = kFormat == MatrixFormat::kMxfp8
+                              ? e4m3_to_float(byte(i))
+                              : e2m1_to_float(static_cast<uint8_t>(byte(i / 2) >> (i % 2 * 4)));
+      to->bf16[i] = to_bf16(value * e8m0_to_float(scale)).bits;
+    }
   }
   static Sum zero() { return {}; }
   static Sum dot(const Operand& a, const Operand& b, Sum sum) {
@@ -65,9 +76,7 @@ std::vector<float> multiply(const Tensor& x, int64_t first, int64_t rows, const 
     for (int64_t i = 0; i < count; ++i) pointers[i] = x.row<BFloat16>(first + r + i);
     Gemm::Packed::pack({pointers, x.dtype, count, columns, packed.data(), columns, r, 0});
   }
-  const WeightView view{w.values.data,  w.scales.empty() ? nullptr : w.scales.as<uint8_t>(),
-                        w.values.dtype, columns,
-                        columns,        columns / 32};
+  const WeightView view = view_of(w, columns);
   Gemm::multiply({packed.data(), 0, rows, view, output, outputs, c.data(), stride, workspace.data()});
   for (int64_t r = 0; r < rows; ++r)
     result.insert(result.end(), c.begin() + r * stride, c.begin() + r * stride + outputs);
@@ -75,12 +84,12 @@ std::vector<float> multiply(const Tensor& x, int64_t first, int64_t rows, const 
 }
 
 TEST(GemmUnit, IsTheProductAndRowsAreBitExact) {
-  for (const DType type : {DType::kBF16, DType::kF8E4M3})
+  for (const MatrixFormat format : {MatrixFormat::kBF16, MatrixFormat::kMxfp8, MatrixFormat::kMxfp4})
     for (const int64_t columns : {96, 1000, 1056, 2080}) {
-      if (type == DType::kF8E4M3 && columns % 32 != 0) continue;
+      if (is_mx(format) && columns % 32 != 0) continue;
       std::mt19937 rng(40);
       constexpr int64_t kRows = 150, kOutputs = 27;
-      const OwnedWeight weight = random_weight(rng, type, kOutputs, columns);
+      const OwnedWeight weight = random_weight(rng, format, kOutputs, columns);
       const Owned x = random_tensor(rng, DType::kBF16, kRows, columns);
       const std::vector<float> all = multiply(x.t, 0, kRows, weight.w, 0, kOutputs);
       for (int64_t o = 0; o < kOutputs; ++o) {

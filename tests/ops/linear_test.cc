@@ -15,18 +15,23 @@ namespace {
 // missing term of the longest sum here is 150 times as much.
 constexpr double kSumError = 1e-6;
 
+constexpr MatrixFormat kFormats[] = {MatrixFormat::kBF16, MatrixFormat::kF32, MatrixFormat::kMxfp8,
+                                     MatrixFormat::kMxfp4};
+constexpr MatrixFormat kMxFormats[] = {MatrixFormat::kMxfp8, MatrixFormat::kMxfp4};
+
 struct Shape {
-  DType weight, activation;
+  MatrixFormat weight;
+  DType activation;
   int64_t in, out;
 };
 
 std::vector<Shape> shapes() {
   std::vector<Shape> all;
-  for (const DType weight : {DType::kBF16, DType::kF32, DType::kF8E4M3})
+  for (const MatrixFormat weight : kFormats)
     for (const DType activation : {DType::kBF16, DType::kF32}) {
       for (const int64_t in : {1, 31, 32, 96, 100, 128, 160, 543})
         for (const int64_t out : {1, 8, 15, 16, 17, 100})
-          if (weight != DType::kF8E4M3 || in % 32 == 0) all.push_back({weight, activation, in, out});
+          if (!is_mx(weight) || in % 32 == 0) all.push_back({weight, activation, in, out});
       all.push_back({weight, activation, 96, 320});
       all.push_back({weight, activation, 6144, 49});
     }
@@ -75,7 +80,7 @@ TEST(Linear, IsTheProductForEveryTypeAndTail) {
 
 TEST(Linear, ScalarReferenceIsTheProduct) {
   std::mt19937 rng(8);
-  for (const DType type : {DType::kBF16, DType::kF32, DType::kF8E4M3}) {
+  for (const MatrixFormat type : kFormats) {
     const OwnedWeight weight = random_weight(rng, type, 9, 64);
     const Owned x = random_tensor(rng, DType::kBF16, 3, 64);
     const Owned out = multiply(CpuIsa::kScalar, 2, x.t, weight.w, DType::kF32);
@@ -84,10 +89,10 @@ TEST(Linear, ScalarReferenceIsTheProduct) {
 }
 
 TEST(Linear, RowsAreBitExactWhateverTheRowCount) {
-  for (const DType type : {DType::kBF16, DType::kF32, DType::kF8E4M3})
+  for (const MatrixFormat type : kFormats)
     for (const DType activation : {DType::kBF16, DType::kF32}) {
       std::mt19937 rng(9);
-      const int64_t in = type == DType::kF8E4M3 ? 1056 : 1070, rows = 513;
+      const int64_t in = is_mx(type) ? 1056 : 1070, rows = 513;
       const OwnedWeight weight = random_weight(rng, type, 150, in);
       const Owned x = random_tensor(rng, activation, rows, in);
       for (const CpuIsa isa : vector_isas()) {
@@ -104,7 +109,7 @@ TEST(Linear, RowsAreBitExactWhateverTheRowCount) {
 }
 
 TEST(Linear, BitsOfAnOutputDoNotDependOnTheOutputsBesideIt) {
-  for (const DType type : {DType::kBF16, DType::kF32, DType::kF8E4M3})
+  for (const MatrixFormat type : kFormats)
     for (const int64_t in : {96, 512, 544, 1024, 1056, 2080}) {
       std::mt19937 rng(16);
       const OwnedWeight weight = random_weight(rng, type, 140, in);
@@ -130,7 +135,7 @@ TEST(Linear, BitsOfAnOutputDoNotDependOnTheOutputsBesideIt) {
 TEST(Linear, BitsDoNotDependOnThreadsOrOnOtherProjections) {
   std::mt19937 rng(10);
   const OwnedWeight a = random_weight(rng, DType::kBF16, 300, 544),
-                    b = random_weight(rng, DType::kF8E4M3, 70, 544),
+                    b = random_weight(rng, MatrixFormat::kMxfp4, 70, 544),
                     c = random_weight(rng, DType::kF32, 33, 544);
   const Owned x = random_tensor(rng, DType::kBF16, 70, 544);
   for (const CpuIsa isa : vector_isas()) {
@@ -178,6 +183,72 @@ TEST(Linear, QuantisedWeightsGiveTheBitsOfTheirDequantisedMatrix) {
           ASSERT_TRUE(same_rows(a, 0, b, 0, rows)) << name_of(isa) << " in " << in << " rows " << rows;
         }
       }
+}
+
+TEST(Linear, RandomCodesAndScalesGiveTheBitsOfTheirDequantisedMatrix) {
+  for (const MatrixFormat format : kMxFormats)
+    for (const CpuIsa isa : vector_isas())
+      for (const int64_t in : {32, 96, 544, 2080})
+        for (const DType activation : {DType::kBF16, DType::kF32}) {
+          std::mt19937 rng(17);
+          const OwnedWeight weight = random_weight(rng, format, 77, in);
+          const OwnedWeight exact = dequantised(weight.w, DType::kBF16);
+          for (const int64_t rows : {1, 2, 3, 8, 40}) {
+            const Owned x = random_tensor(rng, activation, rows, in);
+            const Owned a = multiply(isa, 2, x.t, weight.w, DType::kF32);
+            const Owned b = multiply(isa, 2, x.t, exact.w, DType::kF32);
+            ASSERT_TRUE(same_rows(a, 0, b, 0, rows))
+                << name_of(format) << " on " << name_of(isa) << " in " << in << " rows " << rows;
+          }
+        }
+}
+
+// Every code but NaN, in every place that a byte has for it, with every scale that keeps all of them finite.
+OwnedWeight all_codes(MatrixFormat format) {
+  const bool is_mxfp8 = format == MatrixFormat::kMxfp8;
+  const int64_t columns = is_mxfp8 ? 256 : 64, scales = is_mxfp8 ? 247 : 253;
+  OwnedWeight weight;
+  weight.values = Owned(dtype_of(format), scales, columns / values_per_element(format));
+  weight.scales = Owned(DType::kU8, scales, columns / 32);
+  std::ranges::fill(weight.values.bytes, char{0});
+  for (int64_t scale = 0; scale < scales; ++scale) {
+    uint8_t* codes = static_cast<uint8_t*>(weight.values.t.data) + scale * weight.values.t.row_stride;
+    for (int64_t k = 0; k < columns; ++k)
+      if (is_mxfp8)
+        codes[k] = static_cast<uint8_t>((k & 0x7f) == 0x7f ? 0 : k);
+      else
+        codes[k / 2] |= static_cast<uint8_t>((k < 32 ? k : k / 2) % 16 << (k % 2 * 4));
+    std::fill_n(weight.scales.t.row<uint8_t>(scale), columns / 32, static_cast<uint8_t>(scale));
+  }
+  weight.w = {weight.values.t, weight.scales.t};
+  return weight;
+}
+
+TEST(Linear, EveryCodeWithEveryScaleIsItsNumberToTheBit) {
+  for (const MatrixFormat format : kMxFormats) {
+    const OwnedWeight weight = all_codes(format);
+    for (const DType type : {DType::kF32, DType::kBF16}) {
+      const OwnedWeight exact = dequantised(weight.w, type);
+      // Rows that pick one column each: the product is that column, whatever shares its vector.
+      const int64_t in = weight.w.in();
+      Owned x(type, in, in);
+      std::ranges::fill(x.bytes, char{0});
+      for (int64_t k = 0; k < in; ++k) reference::store(x.t, k * in + k, 1.0f);
+      for (const CpuIsa isa : vector_isas()) {
+        const Owned a = multiply(isa, 2, x.t, weight.w, DType::kF32);
+        const Owned b = multiply(isa, 2, x.t, exact.w, DType::kF32);
+        ASSERT_TRUE(same_rows(a, 0, b, 0, in)) << name_of(format) << " on " << name_of(isa);
+        for (int64_t k = 0; k < in; ++k)
+          ASSERT_TRUE(same_rows(multiply(isa, 1, x.t.rows_at(k, 1), weight.w, DType::kF32), 0, b, k, 1))
+              << name_of(format) << " on " << name_of(isa) << ", column " << k;
+        if (type != DType::kF32) continue;
+        for (int64_t o = 0; o < weight.w.out(); ++o)
+          for (int64_t k = 0; k < in; ++k)
+            ASSERT_EQ(a.t.row<float>(k)[o], reference::weight_at(weight.w, o, k))
+                << name_of(format) << " on " << name_of(isa) << ", scale " << o << ", column " << k;
+      }
+    }
+  }
 }
 
 TEST(Linear, RoundsOnceToTheOutputType) {
@@ -268,10 +339,10 @@ class Guarded {
 };
 
 TEST(Linear, NeverReadsPastTheEndOfAMatrix) {
-  for (const DType type : {DType::kBF16, DType::kF32, DType::kF8E4M3})
+  for (const MatrixFormat type : kFormats)
     for (const int64_t in : {32, 96, 100, 1056})
       for (const int64_t out : {1, 15, 17, 31, 32, 128}) {
-        if (type == DType::kF8E4M3 && in % 32 != 0) continue;
+        if (is_mx(type) && in % 32 != 0) continue;
         std::mt19937 rng(15);
         const OwnedWeight weight = random_weight(rng, type, out, in);
         const Guarded values(weight.values.bytes), scales(weight.scales.bytes);

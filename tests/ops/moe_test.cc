@@ -27,13 +27,12 @@ float tolerance(DType activation) {
 }
 
 struct Types {
-  DType weight, activation;
+  MatrixFormat weight;
+  DType activation;
 };
-constexpr Types kTypes[] = {{DType::kBF16, DType::kBF16},
-                            {DType::kF8E4M3, DType::kBF16},
-                            {DType::kF32, DType::kF32},
-                            {DType::kF32, DType::kBF16},
-                            {DType::kBF16, DType::kF32}};
+constexpr Types kTypes[] = {{MatrixFormat::kBF16, DType::kBF16},  {MatrixFormat::kMxfp8, DType::kBF16},
+                            {MatrixFormat::kMxfp4, DType::kBF16}, {MatrixFormat::kF32, DType::kF32},
+                            {MatrixFormat::kF32, DType::kBF16},   {MatrixFormat::kBF16, DType::kF32}};
 
 TEST(Mlp, IsTheDefinition) {
   for (const Types types : kTypes) {
@@ -128,7 +127,7 @@ TEST(Moe, IsTheWeightedSumOfItsExperts) {
 }
 
 TEST(Moe, ReferenceIsTheSumOfMlps) {
-  const MoeCase c = make_case({DType::kF32, DType::kF32}, 3, 6);
+  const MoeCase c = make_case({MatrixFormat::kF32, DType::kF32}, 3, 6);
   const Owned got = run_moe(c, CpuIsa::kScalar, 1, 0, 3, DType::kF32);
   Machine machine(CpuIsa::kScalar, 1);
   for (int64_t r = 0; r < 3; ++r) {
@@ -169,7 +168,7 @@ TEST(Moe, RowsAreBitExactInAnyBatchOnAnyNumberOfThreads) {
 
 TEST(Moe, GroupsTakenInBatchesGiveTheSameBits) {
   // Five uses of each row: more packed rows than one batch of groups holds.
-  const MoeCase c = make_case({DType::kBF16, DType::kBF16}, 1100, 8, 32, 32);
+  const MoeCase c = make_case({MatrixFormat::kBF16, DType::kBF16}, 1100, 8, 32, 32);
   for (const CpuIsa isa : vector_isas()) {
     const Owned all = run_moe(c, isa, 2, 0, 1100, DType::kF32);
     for (const int64_t first : {0, 500, 1099}) {
@@ -180,7 +179,7 @@ TEST(Moe, GroupsTakenInBatchesGiveTheSameBits) {
 }
 
 TEST(Moe, NaNStaysInItsRow) {
-  MoeCase c = make_case({DType::kBF16, DType::kBF16}, 20, 7);
+  MoeCase c = make_case({MatrixFormat::kBF16, DType::kBF16}, 20, 7);
   for (const CpuIsa isa : vector_isas()) {
     const Owned clean = run_moe(c, isa, 2, 0, 20, DType::kF32);
     const Owned x = copy_of(c.x);

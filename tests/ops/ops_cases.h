@@ -59,25 +59,30 @@ struct OwnedWeight {
   Weight w;
 };
 
-// `sigma` is the spread of the values; e4m3 codes are any but NaN, with scales that bring them to about that
+// `sigma` is the spread of the values; codes are any but NaN, with scales that bring them to about that
 // spread.
-inline OwnedWeight random_weight(std::mt19937& rng, DType dtype, int64_t out, int64_t in,
+inline OwnedWeight random_weight(std::mt19937& rng, MatrixFormat format, int64_t out, int64_t in,
                                  float sigma = 0.05f) {
   OwnedWeight weight;
-  if (dtype == DType::kF8E4M3) {
-    weight.values = Owned(dtype, out, in);
-    weight.scales = Owned(DType::kU8, out, in / 32);
+  if (is_mx(format)) {
+    const bool is_mxfp8 = format == MatrixFormat::kMxfp8;
+    weight.values = Owned(dtype_of(format), out, in / values_per_element(format));
+    weight.scales = Owned(DType::kU8, out, in / kScaleGroup);
     for (char& byte : weight.values.bytes) {
       const uint32_t code = rng() & 0xff;
-      byte = static_cast<char>((code & 0x7f) == 0x7f ? code - 1 : code);
+      byte = static_cast<char>(is_mxfp8 && (code & 0x7f) == 0x7f ? code - 1 : code);
     }
-    for (char& byte : weight.scales.bytes) byte = static_cast<char>(114 + rng() % 8);
+    for (char& byte : weight.scales.bytes) byte = static_cast<char>((is_mxfp8 ? 114 : 119) + rng() % 8);
     weight.w = {weight.values.t, weight.scales.t};
   } else {
-    weight.values = random_tensor(rng, dtype, out, in, sigma);
+    weight.values = random_tensor(rng, dtype_of(format), out, in, sigma);
     weight.w = {weight.values.t, {}};
   }
   return weight;
+}
+inline OwnedWeight random_weight(std::mt19937& rng, DType dtype, int64_t out, int64_t in,
+                                 float sigma = 0.05f) {
+  return random_weight(rng, format_of(dtype), out, in, sigma);
 }
 
 // The same matrix with its scales applied; exact in bf16 and in f32.
@@ -96,10 +101,10 @@ struct OwnedMlp {
   MlpWeights w;
 };
 
-inline OwnedMlp random_mlp(std::mt19937& rng, DType dtype, int64_t columns, int64_t hidden) {
-  OwnedMlp mlp{random_weight(rng, dtype, hidden, columns),
-               random_weight(rng, dtype, hidden, columns),
-               random_weight(rng, dtype, columns, hidden),
+inline OwnedMlp random_mlp(std::mt19937& rng, MatrixFormat format, int64_t columns, int64_t hidden) {
+  OwnedMlp mlp{random_weight(rng, format, hidden, columns),
+               random_weight(rng, format, hidden, columns),
+               random_weight(rng, format, columns, hidden),
                {}};
   mlp.w = {mlp.gate.w, mlp.up.w, mlp.down.w};
   return mlp;

@@ -202,7 +202,7 @@ std::string vision_config(const PresetShape& shape) {
 
 std::string quantization_config(const PresetShape& shape) {
   std::string ignored = "[";
-  for (const std::string& module : unquantised_modules(shape.dense_layers, shape.layers))
+  for (const std::string& module : unquantised_modules(QuantFormat::kMxfp8, shape.dense_layers, shape.layers))
     ignored += strf("{}\"{}\"", ignored.size() > 1 ? ", " : "", module);
   return object({{"quant_method", "\"mxfp8\""},
                  {"activation_scheme", "\"dynamic\""},

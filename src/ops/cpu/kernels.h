@@ -6,8 +6,8 @@
 
 #include <cstdint>
 
-#include "base/dtype.h"
 #include "base/math.h"
+#include "base/matrix_format.h"
 
 namespace sparrow::ops::cpu {
 
@@ -29,9 +29,9 @@ struct RowKernels {
 struct WeightView {
   const void* values = nullptr;  // [rows, columns]
   const uint8_t* scales = nullptr;
-  DType type = DType::kBF16;
+  MatrixFormat format = MatrixFormat::kBF16;
   int64_t columns = 0;
-  int64_t stride = 0, scale_stride = 0;  // elements between two rows
+  int64_t stride = 0, scale_stride = 0;  // bytes between two rows
 };
 
 // Limits of one multiply(): they bound its workspace and the caller's result buffer.
@@ -73,11 +73,11 @@ struct GemmEngine {
 struct Kernels {
   const RowKernels* row;
   const GemmEngine* simd;  // any weights, any activations
-  // bf16 activations with bf16 or e4m3 weights; nullptr where the machine multiplies in f32 only.
+  // bf16 activations with all weights but f32; nullptr where the machine multiplies in f32 only.
   const GemmEngine* tiles;
 
-  const GemmEngine& engine(DType activation, DType weight) const {
-    const bool fits = activation == DType::kBF16 && (weight == DType::kBF16 || weight == DType::kF8E4M3);
+  const GemmEngine& engine(DType activation, MatrixFormat weight) const {
+    const bool fits = activation == DType::kBF16 && weight != MatrixFormat::kF32;
     return tiles != nullptr && fits ? *tiles : *simd;
   }
 };

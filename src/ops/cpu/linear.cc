@@ -101,16 +101,15 @@ int64_t linear_scratch_bytes(const Kernels& kernels, const ScratchQuery& query, 
 
 WeightView view_of(const Weight& weight, int64_t columns) {
   SPARROW_CHECK_EQ(weight.in(), columns);
-  const DType type = weight.values.dtype;
-  WeightView view{
-      .values = weight.values.data, .type = type, .columns = columns, .stride = weight.values.row_stride};
-  if (type == DType::kF8E4M3) {
-    SPARROW_CHECK_EQ(columns % 32, 0);
-    SPARROW_CHECK_EQ(weight.scales.cols(), columns / 32);
+  WeightView view{.values = weight.values.data,
+                  .format = weight.format(),
+                  .columns = columns,
+                  .stride = weight.values.row_stride * static_cast<int64_t>(size_of(weight.values.dtype))};
+  if (is_mx(view.format)) {
+    SPARROW_CHECK_EQ(columns % kScaleGroup, 0);
+    SPARROW_CHECK_EQ(weight.scales.cols(), columns / kScaleGroup);
     view.scales = weight.scales.as<uint8_t>();
     view.scale_stride = weight.scales.row_stride;
-  } else {
-    SPARROW_CHECK(type == DType::kBF16 || type == DType::kF32);
   }
   return view;
 }
@@ -135,7 +134,7 @@ void linear(Exec& exec, const Kernels& kernels, const Tensor& x, std::span<const
     const int64_t width = strip_outputs(outputs, x.rows(), exec.pool.size());
     const int64_t row_chunks = ceil_div(x.rows(), kMaxRows);
     const Strips strips{&projection, weight, width, row_chunks, ceil_div(outputs, width) * row_chunks};
-    (&kernels.engine(x.dtype, weight.type) == kernels.tiles ? tiles : simd).push_back(strips);
+    (&kernels.engine(x.dtype, weight.format) == kernels.tiles ? tiles : simd).push_back(strips);
   }
   if (!tiles.empty()) run_engine(exec, kernels, *kernels.tiles, x, tiles);
   if (!simd.empty()) run_engine(exec, kernels, *kernels.simd, x, simd);

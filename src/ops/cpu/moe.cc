@@ -76,7 +76,7 @@ int64_t padded_rows(std::span<const Group> groups) {
 const GemmEngine& engine_of(const Kernels& kernels, DType activation, const Experts& experts) {
   const auto fits = [&](const MlpWeights& mlp) {
     for (const Weight* weight : {&mlp.gate, &mlp.up, &mlp.down})
-      if (&kernels.engine(activation, weight->values.dtype) != kernels.tiles) return false;
+      if (&kernels.engine(activation, weight->format()) != kernels.tiles) return false;
     return true;
   };
   bool tiles = kernels.tiles != nullptr && fits(experts.shared);

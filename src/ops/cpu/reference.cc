@@ -80,10 +80,15 @@ void store(const Tensor& tensor, int64_t offset, float value) {
 }
 
 float weight_at(const Weight& weight, int64_t out, int64_t in) {
-  const int64_t offset = out * weight.values.row_stride + in;
-  if (weight.values.dtype != DType::kF8E4M3) return load(weight.values, offset);
-  const uint8_t scale = weight.scales.row<uint8_t>(out)[in / 32];
-  return e4m3_to_float(static_cast<const uint8_t*>(weight.values.data)[offset]) * e8m0_to_float(scale);
+  const MatrixFormat format = weight.format();
+  const int64_t offset = out * weight.values.row_stride + in / values_per_element(format);
+  if (!is_mx(format)) return load(weight.values, offset);
+  const uint8_t byte = static_cast<const uint8_t*>(weight.values.data)[offset];
+  const float scale = e8m0_to_float(weight.scales.row<uint8_t>(out)[in / kScaleGroup]);
+  const float code = format == MatrixFormat::kMxfp8 ? e4m3_to_float(byte)
+                     : in % 2 == 0                  ? e2m1_to_float(byte)
+                                                    : e2m1_to_float(byte >> 4);
+  return to_float(to_bf16(code * scale));  // exact but among bf16's subnormal numbers
 }
 
 void linear(const Tensor& x, std::span<const Projection> projections) {

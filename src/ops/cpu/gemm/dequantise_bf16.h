@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// e4m3 weights with their scales to bf16, exactly. Included only by *_avx512bf16.cc and *_amx.cc.
+// e4m3 and e2m1 weights with their scales to bf16, exactly. Included only by *_avx512bf16.cc and *_amx.cc.
 #pragma once
 
 #include <immintrin.h>
 
 #include <cstdint>
+
+#include "base/matrix_format.h"
+#include "ops/cpu/gemm/e2m1_tables.h"
 
 namespace sparrow::ops::cpu {
 namespace {
@@ -42,10 +45,14 @@ struct alignas(64) CodeTables {
 };
 constexpr CodeTables kCodes;
 
+template <MatrixFormat kFormat>
+struct Dequantiser;
+
 // Where all codes of a vector are normal numbers, bits are moved and the scale is added to the exponent.
 // Weights are quantised to fill the range, so zeros, subnormals and NaN are rare: one of them sends the
 // vector through byte tables.
-struct Dequantiser {
+template <>
+struct Dequantiser<MatrixFormat::kMxfp8> {
   // 64 elements of one row, two scales: the rows of two neighbouring tiles.
   static void row(const uint8_t* from, const uint8_t* scales, char* to0, char* to1) {
     const __m512i x = _mm512_loadu_si512(from);
@@ -117,6 +124,24 @@ struct Dequantiser {
     const __m512 a = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(low, 16)), factor);
     const __m512 b = _mm512_mul_ps(_mm512_castsi512_ps(_mm512_slli_epi32(high, 16)), factor);
     return reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(b, a));
+  }
+};
+
+template <>
+struct Dequantiser<MatrixFormat::kMxfp4> {
+  static void row(const uint8_t* from, const uint8_t* scales, char* to0, char* to1) {
+    _mm512_store_si512(to0, chunk(from, scales[0]));
+    _mm512_store_si512(to1, chunk(from + 16, scales[1]));
+  }
+  static __m512i chunk(const uint8_t* from, uint8_t scale) {
+    static constexpr E2m1Words kTables;
+    // The lookup takes five bits: with both halves the same, the fifth does not count.
+    const __m512i table =
+        _mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(kTables.of[scale])));
+    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    // Each byte's two codes into the low bits of the two halves of 32.
+    const __m512i codes = _mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12));
+    return _mm512_permutexvar_epi16(codes, table);
   }
 };
 

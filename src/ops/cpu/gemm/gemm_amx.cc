@@ -125,7 +125,7 @@ const char* packed_group(const StripJob& job, int64_t row) {
 
 template <int kA, int kB>
 void stream_tiles(const StripJob& job, int64_t output) {
-  const int64_t stride = job.weight.stride * 2, full_steps = job.weight.columns / kStep;
+  const int64_t stride = job.weight.stride, full_steps = job.weight.columns / kStep;
   const char* a = static_cast<const char*>(job.weight.values) + (job.first_output + output) * stride;
   const char *b0 = packed_group(job, 0), *b1 = kB == 2 ? packed_group(job, kTile) : b0;
   zero_sums<kA, kB>();
@@ -168,12 +168,31 @@ void stream(const StripJob& job, int64_t outputs) {
 
 // A block takes a short run of every row, too short for the hardware to see a pattern: ask for the next one
 // ourselves.
-void prefetch_next_block(const WeightView& w, int64_t at, int64_t first, int64_t steps) {
-  const int64_t element = w.type == DType::kBF16 ? 2 : 1;
+void prefetch_next_block(const WeightView& w, const char* row, int64_t first, int64_t steps) {
   const int64_t left = w.columns - (first + steps) * kStep;
-  const char* next = static_cast<const char*>(w.values) + (at + steps * kStep) * element;
-  const int64_t bytes = (left < kBlockSteps * kStep ? left : kBlockSteps * kStep) * element;
+  const char* next = row + value_bytes(w.format, steps * kStep);
+  const int64_t bytes = value_bytes(w.format, left < kBlockSteps * kStep ? left : kBlockSteps * kStep);
   for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(next + i, _MM_HINT_T1);
+}
+
+// k steps of one output's weights into its row of the tiles, `left` columns of them.
+void copy_row(const char* from, int64_t left, int64_t steps, char* row) {
+  for (int64_t s = 0; s < steps; ++s, left -= kStep) {
+    const __mmask32 valid = left >= kStep ? ~__mmask32{0} : static_cast<__mmask32>((uint64_t{1} << left) - 1);
+    _mm512_store_si512(row + s * kTileBytes, _mm512_maskz_loadu_epi16(valid, from + s * kStep * 2));
+  }
+}
+
+template <MatrixFormat kFormat>
+void expand_row(const char* values, const uint8_t* scales, int64_t steps, char* row) {
+  const auto* from = reinterpret_cast<const uint8_t*>(values);
+  constexpr int64_t kBytes = value_bytes(kFormat, kStep);
+  int64_t s = 0;
+  for (; s + 2 <= steps; s += 2)
+    Dequantiser<kFormat>::row(from + s * kBytes, scales + s, row + s * kTileBytes,
+                              row + (s + 1) * kTileBytes);
+  if (s < steps)
+    _mm512_store_si512(row + s * kTileBytes, Dequantiser<kFormat>::chunk(from + s * kBytes, scales[s]));
 }
 
 // Puts k steps [first, first + steps) of the strip's weights into tile order: [tile of outputs][step].
@@ -187,25 +206,16 @@ void pack_weights(const StripJob& job, int64_t first, int64_t steps, char* to) {
       for (int64_t s = 0; s < steps; ++s) _mm512_store_si512(row + s * kTileBytes, _mm512_setzero_si512());
       continue;
     }
-    const int64_t at = (job.first_output + o) * w.stride + first * kStep;
-    prefetch_next_block(w, at, first, steps);
-    if (w.type == DType::kBF16) {
-      const uint16_t* from = static_cast<const uint16_t*>(w.values) + at;
-      for (int64_t s = 0; s < steps; ++s) {
-        const int64_t left = w.columns - (first + s) * kStep;
-        const __mmask32 valid =
-            left >= kStep ? ~__mmask32{0} : static_cast<__mmask32>((uint64_t{1} << left) - 1);
-        _mm512_store_si512(row + s * kTileBytes, _mm512_maskz_loadu_epi16(valid, from + s * kStep));
-      }
-    } else {
-      const uint8_t* from = static_cast<const uint8_t*>(w.values) + at;
-      const uint8_t* scales = w.scales + (job.first_output + o) * w.scale_stride + first;
-      int64_t s = 0;
-      for (; s + 2 <= steps; s += 2)
-        Dequantiser::row(from + s * kStep, scales + s, row + s * kTileBytes, row + (s + 1) * kTileBytes);
-      if (s < steps)
-        _mm512_store_si512(row + s * kTileBytes, Dequantiser::chunk(from + s * kStep, scales[s]));
-    }
+    const char* from = static_cast<const char*>(w.values) + (job.first_output + o) * w.stride +
+                       value_bytes(w.format, first * kStep);
+    prefetch_next_block(w, from, first, steps);
+    const uint8_t* scales = w.scales + (job.first_output + o) * w.scale_stride + first;
+    if (w.format == MatrixFormat::kMxfp8)
+      expand_row<MatrixFormat::kMxfp8>(from, scales, steps, row);
+    else if (w.format == MatrixFormat::kMxfp4)
+      expand_row<MatrixFormat::kMxfp4>(from, scales, steps, row);
+    else
+      copy_row(from, w.columns - first * kStep, steps, row);
   }
   finish_stores();
 }
@@ -256,7 +266,7 @@ void multiply(const StripJob& job) {
   const msa::amx::TileScope tiles;
   finish_stores();
   StripJob rest = job;
-  if (job.rows <= kStreamRows && job.weight.type == DType::kBF16) {
+  if (job.rows <= kStreamRows && job.weight.format == MatrixFormat::kBF16) {
     // A last tile with missing outputs goes the other way, which never reads past the matrix.
     const int64_t whole = job.outputs / kTile * kTile;
     stream(job, whole);

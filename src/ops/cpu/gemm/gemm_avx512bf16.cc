@@ -14,18 +14,24 @@ struct UnitBf16 {
   using Sum = __m512;
   static constexpr int kVectors = 1;
   static constexpr int kOutputs = 8, kRows = 3;
-  // bf16 weights are used as they lie, so a second pass over a panel costs no more than the first; e4m3 would
-  // be dequantised again.
-  template <typename T>
-  static constexpr int64_t kStreamRows = sizeof(T) == 2 ? 3 * kRows : kRows;
+  // bf16 weights are used as they lie, so a second pass over a panel costs no more than the first; codes
+  // would be dequantised again.
+  template <MatrixFormat kFormat>
+  static constexpr int64_t kStreamRows = is_mx(kFormat) ? kRows : 3 * kRows;
 
   static void convert(const void* from, DType, uint16_t* to, int64_t n) {
     std::memcpy(to, from, static_cast<size_t>(n) * sizeof(uint16_t));
   }
   static Operand load(const uint16_t* p) { return _mm512_loadu_si512(p); }
   static void store(uint16_t* p, Operand x) { _mm512_storeu_si512(p, x); }
-  static void chunk(const uint16_t* p, Operand* to) { *to = load(p); }
-  static void chunk(const uint8_t* p, uint8_t scale, Operand* to) { *to = Dequantiser::chunk(p, scale); }
+  template <MatrixFormat>
+  static void chunk(const char* p, Operand* to) {
+    *to = _mm512_loadu_si512(p);
+  }
+  template <MatrixFormat kFormat>
+  static void chunk(const char* p, uint8_t scale, Operand* to) {
+    *to = Dequantiser<kFormat>::chunk(reinterpret_cast<const uint8_t*>(p), scale);
+  }
   static Sum zero() { return _mm512_setzero_ps(); }
   static Sum dot(Operand a, Operand b, Sum sum) {
     return _mm512_dpbf16_ps(sum, reinterpret_cast<__m512bh>(a), reinterpret_cast<__m512bh>(b));

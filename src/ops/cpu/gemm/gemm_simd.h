@@ -11,6 +11,8 @@
 //   blocked  many rows: panels of weights are expanded once for each block of k and serve all rows from L1
 #pragma once
 
+#include <type_traits>
+
 #include "base/math.h"
 #include "ops/cpu/gemm/gemm_tile.h"
 #include "ops/cpu/gemm/packed_simd.h"
@@ -22,8 +24,8 @@ struct GemmSimd {
   using Tile = TileSimd<U>;
   using Packed = PackedSimd<U>;
   using Element = typename U::Element;
-  template <typename T>
-  using Stored = typename Tile::template Stored<T>;
+  template <MatrixFormat kFormat>
+  using Stored = typename Tile::template Stored<kFormat>;
   static constexpr int64_t kChunk = Tile::kChunk, kLanes = Tile::kLanes;
   static constexpr int kVectors = U::kVectors, kOutputs = U::kOutputs, kRows = U::kRows;
   // Panels are 16 KiB together: they and the rows of a tile fit the L1 cache.
@@ -61,17 +63,18 @@ struct GemmSimd {
 
   // The outputs from `first` on, as far as they fill tiles of kO; returns how far. A tile takes outputs that
   // lie far apart and the next tile their neighbours, so that memory is read in kO long runs.
-  template <typename T, int kO>
+  template <MatrixFormat kFormat, int kO>
   static int64_t stream(const StripJob& job, int64_t first) {
     const int64_t columns = job.weight.columns, apart = (job.outputs - first) / kO;
-    float sums[U::template kStreamRows<T>][kO];
+    float sums[U::template kStreamRows<kFormat>][kO];
     for (int64_t i = first; i < first + apart; ++i) {
       for (int64_t k = 0; k < columns; k += kBlock) {
-        Stored<T> w = Stored<T>::at(job.weight, job.first_output + i, k);
+        Stored<kFormat> w = Stored<kFormat>::at(job.weight, job.first_output + i, k);
         w.stride *= apart, w.scale_stride *= apart;
         for_each_tile(job, 0, job.rows, k, [&](int64_t row, const Element* const* x, auto n) {
           if constexpr (kO == kOutputs || n() == 1)
-            Tile::template stream_tile<T, kO, n()>(w, x, min(kBlock, columns - k), sums[row], kO, k == 0);
+            Tile::template stream_tile<kFormat, kO, n()>(w, x, min(kBlock, columns - k), sums[row], kO,
+                                                         k == 0);
         });
       }
       for (int64_t r = 0; r < job.rows; ++r)
@@ -81,17 +84,17 @@ struct GemmSimd {
   }
 
   // `columns` elements of a panel's weight rows; the last of `outputs` rows stands in for missing ones. Runs
-  // of one block are too short for the hardware to see a pattern: what lies `ahead` elements further is asked
-  // for meanwhile.
-  template <typename T>
-  static void expand(const Stored<T>& w, int64_t outputs, int64_t columns, int64_t ahead, Element* panel) {
+  // of one block are too short for the hardware to see a pattern: the rows `ahead` are asked for meanwhile.
+  template <MatrixFormat kFormat>
+  static void expand(const Stored<kFormat>& w, int64_t outputs, int64_t columns, int64_t ahead,
+                     Element* panel) {
     for (int64_t i = 0; i < kOutputs; ++i) {
       const int64_t o = min(i, outputs - 1);
       Element* to = panel + i * kLanes;
       typename U::Operand chunk[kVectors];
       int64_t k = 0;
       for (; k + kChunk <= columns; k += kChunk, to += kOutputs * kChunk) {
-        w.prefetch(o, k + ahead);
+        w.prefetch(o + ahead, k);
         w.load(o, k, chunk);
         for (int v = 0; v < kVectors; ++v) U::store(to + v * kOutputs * kLanes, chunk[v]);
       }
@@ -102,7 +105,7 @@ struct GemmSimd {
   }
 
   // Outputs from `first` on for rows [row, end).
-  template <typename T>
+  template <MatrixFormat kFormat>
   static void blocked(const StripJob& job, int64_t first, int64_t row, int64_t end) {
     const int64_t columns = job.weight.columns;
     Element* panels = static_cast<Element*>(job.workspace);
@@ -110,10 +113,9 @@ struct GemmSimd {
       const int64_t count = min(kBlock, columns - k), chunks = ceil_div(count, kChunk);
       for (int64_t o = first; o < job.outputs; o += kPanels * kOutputs) {
         const int64_t outputs = min(kPanels * kOutputs, job.outputs - o);
-        const int64_t ahead =
-            o + 2 * kPanels * kOutputs <= job.outputs ? kPanels * kOutputs * job.weight.stride : 0;
+        const int64_t ahead = o + 2 * kPanels * kOutputs <= job.outputs ? kPanels * kOutputs : 0;
         for (int64_t i = 0; i < outputs; i += kOutputs)
-          expand(Stored<T>::at(job.weight, job.first_output + o + i, k), outputs - i, count, ahead,
+          expand(Stored<kFormat>::at(job.weight, job.first_output + o + i, k), outputs - i, count, ahead,
                  panels + i * kBlock);
         for_each_tile(job, row, end, k, [&](int64_t r, const Element* const* x, auto n) {
           for (int64_t i = 0; i < outputs; i += kOutputs)
@@ -124,22 +126,30 @@ struct GemmSimd {
     }
   }
 
-  template <typename T>
+  template <MatrixFormat kFormat>
   static void multiply_typed(const StripJob& job) {
     int64_t done = 0;
-    if (job.rows == 1) done = stream<T, kStreamOutputs>(job, done);
-    if (job.rows <= U::template kStreamRows<T>) done = stream<T, kOutputs>(job, done);
+    if (job.rows == 1) done = stream<kFormat, kStreamOutputs>(job, done);
+    if (job.rows <= U::template kStreamRows<kFormat>) done = stream<kFormat, kOutputs>(job, done);
     // The last outputs, too few for a tile, take this way too: it never reads past the matrix.
     if (done == job.outputs) return;
     for (int64_t row = 0; row < job.rows; row += kCachedRows)
-      blocked<T>(job, done, row, min(row + kCachedRows, job.rows));
+      blocked<kFormat>(job, done, row, min(row + kCachedRows, job.rows));
   }
   static constexpr int kStreamOutputs = 8;  // of one row: enough sums to hide the latency of an addition
 
   static void multiply(const StripJob& job) {
-    if (job.weight.type == DType::kBF16) return multiply_typed<uint16_t>(job);
-    if (job.weight.type == DType::kF8E4M3) return multiply_typed<uint8_t>(job);
-    if constexpr (std::is_same_v<Element, float>) multiply_typed<float>(job);
+    switch (job.weight.format) {
+      case MatrixFormat::kF32:
+        if constexpr (std::is_same_v<Element, float>) multiply_typed<MatrixFormat::kF32>(job);
+        return;
+      case MatrixFormat::kBF16:
+        return multiply_typed<MatrixFormat::kBF16>(job);
+      case MatrixFormat::kMxfp8:
+        return multiply_typed<MatrixFormat::kMxfp8>(job);
+      case MatrixFormat::kMxfp4:
+        return multiply_typed<MatrixFormat::kMxfp4>(job);
+    }
   }
 
   static constexpr GemmEngine kTable = {Packed::packed_bytes, workspace_bytes, Packed::pack, multiply};

@@ -6,7 +6,6 @@
 #include <immintrin.h>
 
 #include <cstring>
-#include <type_traits>
 
 #include "ops/cpu/gemm/lane_sums.h"
 #include "ops/cpu/kernels.h"
@@ -18,38 +17,42 @@ struct TileSimd {
   using Element = typename U::Element;
   using Operand = typename U::Operand;
   using Sum = typename U::Sum;
-  static constexpr int64_t kChunk = kColumnGroup;  // elements of k that are loaded together: one e4m3 scale
+  static constexpr int64_t kChunk = kColumnGroup;  // elements of k that are loaded together: one scale
   static constexpr int kVectors = U::kVectors;     // of a chunk
   static constexpr int64_t kLanes = kChunk / kVectors;
   static constexpr int kOutputs = U::kOutputs;
 
   // Weights from some row and column on, as stored.
-  template <typename T>
+  template <MatrixFormat kFormat>
   struct Stored {
-    const T* values;
+    const char* values;
     const uint8_t* scales;
     int64_t stride, scale_stride;
 
     static Stored at(const WeightView& w, int64_t row, int64_t k) {
       const uint8_t* scales = w.scales == nullptr ? nullptr : w.scales + row * w.scale_stride + k / kChunk;
-      return {static_cast<const T*>(w.values) + row * w.stride + k, scales, w.stride, w.scale_stride};
+      return {static_cast<const char*>(w.values) + row * w.stride + value_bytes(kFormat, k), scales, w.stride,
+              w.scale_stride};
     }
+    const char* bytes(int64_t o, int64_t k) const { return values + o * stride + value_bytes(kFormat, k); }
     // A whole chunk of row o, k elements on.
     void load(int64_t o, int64_t k, Operand* to) const {
-      if constexpr (std::is_same_v<T, uint8_t>)
-        U::chunk(values + o * stride + k, scales[o * scale_stride + k / kChunk], to);
+      if constexpr (is_mx(kFormat))
+        U::template chunk<kFormat>(bytes(o, k), scales[o * scale_stride + k / kChunk], to);
       else
-        U::chunk(values + o * stride + k, to);
+        U::template chunk<kFormat>(bytes(o, k), to);
     }
     // The last chunk of a row, of n elements.
     void load_tail(int64_t o, int64_t k, int64_t n, Operand* to) const {
-      T padded[kChunk] = {};
-      std::memcpy(padded, values + o * stride + k, static_cast<size_t>(n) * sizeof(T));
-      if constexpr (!std::is_same_v<T, uint8_t>) U::chunk(padded, to);  // e4m3 has whole chunks only
+      if constexpr (!is_mx(kFormat)) {  // those have whole chunks only
+        char padded[value_bytes(kFormat, kChunk)] = {};
+        std::memcpy(padded, bytes(o, k), static_cast<size_t>(value_bytes(kFormat, n)));
+        U::template chunk<kFormat>(padded, to);
+      }
     }
     void prefetch(int64_t o, int64_t k) const {
-      const char* chunk = reinterpret_cast<const char*>(values + o * stride + k);
-      for (size_t i = 0; i < kChunk * sizeof(T); i += 64) _mm_prefetch(chunk + i, _MM_HINT_T0);
+      const char* chunk = bytes(o, k);
+      for (int64_t i = 0; i < value_bytes(kFormat, kChunk); i += 64) _mm_prefetch(chunk + i, _MM_HINT_T0);
     }
   };
 
@@ -86,8 +89,8 @@ struct TileSimd {
   }
 
   // The same, of weights as stored: `columns` of each row.
-  template <typename T, int kO, int kR>
-  static void stream_tile(const Stored<T>& w, const Element* const* x, int64_t columns, float* c,
+  template <MatrixFormat kFormat, int kO, int kR>
+  static void stream_tile(const Stored<kFormat>& w, const Element* const* x, int64_t columns, float* c,
                           int64_t c_stride, bool first) {
     Sum sums[kR][kO];
 #pragma GCC unroll 8

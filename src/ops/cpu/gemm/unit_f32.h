@@ -3,7 +3,7 @@
 // *_avx512.cc.
 #pragma once
 
-#include "ops/cpu/gemm/e4m3_f32.h"
+#include "ops/cpu/gemm/codes_f32.h"
 #include "ops/cpu/gemm/gemm_simd.h"
 #include "ops/cpu/row_simd.h"
 
@@ -18,21 +18,23 @@ struct UnitF32 {
   // As many sums as the registers hold beside the operands.
   static constexpr int kOutputs = V::kLanes / 2, kRows = 3;
   // Each tile of rows widens the weights again: beyond these, it is cheaper to do it once.
-  template <typename T>
-  static constexpr int64_t kStreamRows = sizeof(T) == 1 ? kRows : 2 * kRows;
+  template <MatrixFormat kFormat>
+  static constexpr int64_t kStreamRows = is_mx(kFormat) ? kRows : 2 * kRows;
 
   static void convert(const void* from, DType type, float* to, int64_t n) {
     RowSimd<V>::to_f32(from, type, to, n);
   }
   static Operand load(const float* p) { return V::load(p); }
   static void store(float* p, Operand x) { V::store(p, x); }
-  static void chunk(const float* p, Operand* to) {
-    for (int v = 0; v < kVectors; ++v) to[v] = V::load(p + v * V::kLanes);
+  template <MatrixFormat kFormat>
+  static void chunk(const char* p, Operand* to) {
+    using T = std::conditional_t<kFormat == MatrixFormat::kF32, float, uint16_t>;
+    for (int v = 0; v < kVectors; ++v) to[v] = V::load(reinterpret_cast<const T*>(p) + v * V::kLanes);
   }
-  static void chunk(const uint16_t* p, Operand* to) {
-    for (int v = 0; v < kVectors; ++v) to[v] = V::load(p + v * V::kLanes);
+  template <MatrixFormat kFormat>
+  static void chunk(const char* p, uint8_t scale, Operand* to) {
+    Codes<V, kFormat>::chunk(reinterpret_cast<const uint8_t*>(p), scale, to);
   }
-  static void chunk(const uint8_t* p, uint8_t scale, Operand* to) { E4m3<V>::chunk(p, scale, to); }
   static Sum zero() { return V::zero(); }
   // V::fma, with the sum kept in its register: left the choice of operand to overwrite, g++ moves and spills
   // sums.
