@@ -16,6 +16,7 @@
 #include "device/cuda/stream.h"
 #include "ops/cuda/linear_held.h"
 #include "ops/cuda/linear_small.h"
+#include "ops/cuda/mx/expand.h"
 
 namespace sparrow::ops::cuda {
 namespace {
@@ -34,10 +35,17 @@ void check(cublasStatus_t status, const char* call) {
 }  // namespace
 
 struct Gemm::Shape {
+  MatrixFormat format;
   int rows, n, k;
   bool f32_out;
 
-  Shape(const DeviceMatrix& w, int rows, bool f32_out) : rows(rows), n(w.rows), k(w.cols), f32_out(f32_out) {}
+  Shape(const DeviceMatrix& w, int rows, bool f32_out)
+      : format(w.format), rows(rows), n(w.rows), k(w.cols), f32_out(f32_out) {}
+
+  // With another number of rows next to each other.
+  using Key = std::tuple<MatrixFormat, int, int, bool, int>;
+  Key key(int with_rows) const { return {format, n, k, f32_out, with_rows}; }
+  Key key() const { return key(rows); }
 
   void check(const Arguments& arguments, const void* x, const void* out) const {
     arguments.range("rows", rows, 1, INT_MAX)
@@ -47,6 +55,9 @@ struct Gemm::Shape {
         .pointer("out", out);
   }
 
+  bool can_be_streamed() const {
+    return rows <= kLinearSmallRows && format == MatrixFormat::kBF16 && linear_small_fits(n, k);
+  }
   // By a kernel of ours for few rows.
   void launch_streamed(const DeviceMatrix& w, const __nv_bfloat16* x, void* out, cudaStream_t stream) const {
     if (rows == 1 && !f32_out && linear_held_fits(n, k))
@@ -67,17 +78,15 @@ struct Gemm::Product {
 };
 
 struct Gemm::Library {
-  using Key = std::tuple<int, int, bool, int>;  // n, k, f32_out, rows
-
   void* handle = nullptr;
   cublasLtHandle_t lt = nullptr;
   cublasLtMatmulPreference_t preference = nullptr;
-  std::map<Key, Product> products;
+  std::map<Shape::Key, Product> products;
   struct Choice {
     cublasLtMatmulAlgo_t algorithm;
     bool streamed;
   };
-  std::map<Key, Choice> tuned;
+  std::map<Shape::Key, Choice> tuned;
 
 #define SPARROW_LT_FUNCTIONS(X) \
   X(Create)                     \
@@ -184,10 +193,10 @@ struct Gemm::Library {
                  strf("cuBLASLt has no algorithm for every number of rows of {} x {}", shape.n, shape.k));
   }
 
-  void launch(const Product& p, const cublasLtMatmulAlgo_t& algorithm, const DeviceMatrix& w, const void* x,
+  void launch(const Product& p, const cublasLtMatmulAlgo_t& algorithm, const __nv_bfloat16* w, const void* x,
               void* out, void* workspace, cudaStream_t stream) {
     const float one = 1, zero = 0;
-    CHECK_LT(Matmul(lt, p.operation, &one, w.bf16(), p.w, x, p.x, &zero, out, p.out, out, p.out, &algorithm,
+    CHECK_LT(Matmul(lt, p.operation, &one, w, p.w, x, p.x, &zero, out, p.out, out, p.out, &algorithm,
                     workspace, kProductWorkspaceBytes, stream));
   }
 };
@@ -202,16 +211,20 @@ Result<std::unique_ptr<Gemm>> Gemm::create(bool batch_invariant) {
   return gemm;
 }
 
+// What cuBLASLt reads: the matrix, or its numbers in the memory that all products share.
+const __nv_bfloat16* Gemm::as_bf16(const DeviceMatrix& w, cudaStream_t stream) const {
+  if (!is_mx(w.format)) return w.bf16();
+  expand(w, expanded_, stream);
+  return expanded_;
+}
+
 Gemm::Product& Gemm::product(const Shape& shape) {
   Library& lib = *library_;
-  const Library::Key key{shape.n, shape.k, shape.f32_out, shape.rows};
-  if (const auto found = lib.products.find(key); found != lib.products.end()) return found->second;
+  if (const auto found = lib.products.find(shape.key()); found != lib.products.end()) return found->second;
   Product p = lib.describe(shape);
   // What was measured for the next larger number of rows, where it can do this one.
-  const Library::Key all_rows{shape.n, shape.k, shape.f32_out, kInvariantRows};
-  const auto tuned = lib.tuned.lower_bound(batch_invariant_ ? all_rows : key);
-  const bool same = tuned != lib.tuned.end() && std::get<0>(tuned->first) == shape.n &&
-                    std::get<1>(tuned->first) == shape.k && std::get<2>(tuned->first) == shape.f32_out;
+  const auto tuned = lib.tuned.lower_bound(shape.key(batch_invariant_ ? kInvariantRows : shape.rows));
+  const bool same = tuned != lib.tuned.end() && tuned->first == shape.key(std::get<4>(tuned->first));
   p.streamed = same && tuned->second.streamed;
   if (same && lib.can_run(p, tuned->second.algorithm)) {
     p.algorithm = tuned->second.algorithm;
@@ -219,14 +232,14 @@ Gemm::Product& Gemm::product(const Shape& shape) {
     SPARROW_CHECK(!batch_invariant_);
     p.algorithm = lib.candidates(p).front().algo;
   }
-  return lib.products.emplace(key, p).first->second;
+  return lib.products.emplace(shape.key(), p).first->second;
 }
 
 void Gemm::tune(const Shape& shape, std::span<const DeviceMatrix> weights, const __nv_bfloat16* x, void* out,
                 cudaStream_t stream) {
   Library& lib = *library_;
   if (batch_invariant_) {
-    const Library::Key all_rows{shape.n, shape.k, shape.f32_out, kInvariantRows};
+    const Shape::Key all_rows = shape.key(kInvariantRows);
     if (!lib.tuned.contains(all_rows))
       lib.tuned.emplace(all_rows, Library::Choice{lib.choose_for_all_rows(shape), false});
     return;
@@ -234,7 +247,10 @@ void Gemm::tune(const Shape& shape, std::span<const DeviceMatrix> weights, const
   const Arguments arguments("Gemm::tune");
   shape.check(arguments, x, out);
   arguments.pointer("the workspace", workspace_);
-  for (const DeviceMatrix& w : weights) check_matrix(arguments, "weights", w, shape.n, shape.k);
+  for (const DeviceMatrix& w : weights) {
+    check_matrix(arguments, "weights", w, shape.n, shape.k);
+    arguments.require("weights", w.format == shape.format, "must have one format");
+  }
   Product p = lib.describe(shape);
   Event begin(Event::Timing::kOn), end(Event::Timing::kOn);
   const auto time = [&](const auto& launch) {
@@ -251,16 +267,16 @@ void Gemm::tune(const Shape& shape, std::span<const DeviceMatrix> weights, const
   };
   float best = std::numeric_limits<float>::infinity();
   for (const cublasLtMatmulHeuristicResult_t& candidate : lib.candidates(p)) {
-    const float ms =
-        time([&](const DeviceMatrix& w) { lib.launch(p, candidate.algo, w, x, out, workspace_, stream); });
+    const float ms = time([&](const DeviceMatrix& w) {
+      lib.launch(p, candidate.algo, as_bf16(w, stream), x, out, workspace_, stream);
+    });
     if (ms < best) p.algorithm = candidate.algo;
     best = std::min(best, ms);
   }
-  if (shape.rows <= kLinearSmallRows && linear_small_fits(shape.n, shape.k))
+  if (shape.can_be_streamed())
     p.streamed = time([&](const DeviceMatrix& w) { shape.launch_streamed(w, x, out, stream); }) < best;
-  const Library::Key key{shape.n, shape.k, shape.f32_out, shape.rows};
-  lib.tuned.insert_or_assign(key, Library::Choice{p.algorithm, p.streamed});
-  lib.products.insert_or_assign(key, p);
+  lib.tuned.insert_or_assign(shape.key(), Library::Choice{p.algorithm, p.streamed});
+  lib.products.insert_or_assign(shape.key(), p);
 }
 
 void Gemm::run(const Shape& shape, const DeviceMatrix& w, const __nv_bfloat16* x, void* out,
@@ -272,7 +288,7 @@ void Gemm::run(const Shape& shape, const DeviceMatrix& w, const __nv_bfloat16* x
   arguments.pointer("the workspace", workspace_);
   const Product& p = product(shape);
   if (p.streamed) return shape.launch_streamed(w, x, out, stream);
-  library_->launch(p, p.algorithm, w, x, out, workspace_, stream);
+  library_->launch(p, p.algorithm, as_bf16(w, stream), x, out, workspace_, stream);
 }
 
 void Gemm::tune(std::span<const DeviceMatrix> weights, int rows, const __nv_bfloat16* x, __nv_bfloat16* out,

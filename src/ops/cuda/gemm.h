@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gemm: dense products through cuBLASLt or, for few rows, linear_small() and linear_held(): what each shape
-// runs with is measured. Or, batch-invariant, with one algorithm for any number of rows. The library is
-// opened at run time: a program with CUDA in it starts where there is none.
+// runs with is measured. Or, batch-invariant, with one algorithm for any number of rows. cuBLASLt gets
+// quantised matrices expanded to bf16, which is exact. The library is opened at run time: a program with CUDA
+// in it starts where there is none.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -26,7 +27,7 @@ class Gemm {
   Gemm& operator=(const Gemm&) = delete;
 
   // Times the candidates for products of up to `rows` rows, more than the next smaller number it was called
-  // with, over several matrices of one shape so that none stays in a cache. Synchronises.
+  // with, over several matrices of one shape and format so that none stays in a cache. Synchronises.
   void tune(std::span<const DeviceMatrix> weights, int rows, const __nv_bfloat16* x, __nv_bfloat16* out,
             cudaStream_t stream);
   void tune(std::span<const DeviceMatrix> weights, int rows, const __nv_bfloat16* x, float* out,
@@ -36,8 +37,12 @@ class Gemm {
   void run(const DeviceMatrix& w, int rows, const __nv_bfloat16* x, __nv_bfloat16* out, cudaStream_t stream);
   void run(const DeviceMatrix& w, int rows, const __nv_bfloat16* x, float* out, cudaStream_t stream);
 
-  // kProductWorkspaceBytes of device memory that all products share, one after the other on one stream.
-  void set_workspace(void* workspace) { workspace_ = workspace; }
+  // Device memory that all products share, one after the other on one stream: kProductWorkspaceBytes, and
+  // room for the largest quantised matrix as bf16, where there is one.
+  void set_workspace(void* workspace, __nv_bfloat16* expanded = nullptr) {
+    workspace_ = workspace;
+    expanded_ = expanded;
+  }
 
  private:
   struct Shape;
@@ -48,10 +53,12 @@ class Gemm {
   void tune(const Shape& shape, std::span<const DeviceMatrix> weights, const __nv_bfloat16* x, void* out,
             cudaStream_t stream);
   void run(const Shape& shape, const DeviceMatrix& w, const __nv_bfloat16* x, void* out, cudaStream_t stream);
+  const __nv_bfloat16* as_bf16(const DeviceMatrix& w, cudaStream_t stream) const;
 
   const bool batch_invariant_;
   std::unique_ptr<Library> library_;
   void* workspace_ = nullptr;
+  __nv_bfloat16* expanded_ = nullptr;
 };
 
 }  // namespace sparrow::ops::cuda

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "ops/cuda/mx/cell.h"
-#include "sm90/ptx.cuh"
+#include "sm90/memory.cuh"
 
 namespace sparrow::ops::cuda {
 
