@@ -251,11 +251,10 @@ class Table {
     return config_.quant != QuantFormat::kNone && !excluded_.contains(name.substr(0, name.rfind('.')));
   }
 
-  // On a GPU these lie as bf16: no kernel there reads the format, and loading expands it.
   void add_mx(TensorRow values) {
     const bool is_mxfp8 = config_.quant == QuantFormat::kMxfp8;
     const MatrixFormat format = is_mxfp8 ? MatrixFormat::kMxfp8 : MatrixFormat::kMxfp4;
-    values.format = format;
+    values.format = values.device.format = format;
     TensorRow scales = values;
     values.spec.dtype = dtype_of(format);
     values.spec.shape.back() /= values_per_element(format);

@@ -2,6 +2,7 @@
 #include "model/device_layout.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "base/math.h"
@@ -64,11 +65,25 @@ Status check_shapes(const ModelConfig& config, int ranks) {
   return Ok{};
 }
 
-// What the kernels read: bf16, and f32 where the router is computed.
+// What the kernels read: f32 where the router is computed, quantised numbers in the layers' other matrices,
+// and bf16 everywhere else.
+bool is_read(DeviceTensor tensor, MatrixFormat format) {
+  switch (tensor) {
+    case DeviceTensor::kRouter:
+    case DeviceTensor::kRouterBias:
+      return format == MatrixFormat::kF32;
+    case DeviceTensor::kQkv:
+    case DeviceTensor::kO:
+    case DeviceTensor::kGateUp:
+    case DeviceTensor::kDown:
+      return format == MatrixFormat::kBF16 || is_mx(format);
+    default:
+      return format == MatrixFormat::kBF16;
+  }
+}
+
 Status check_format(const TensorRow& row) {
-  const bool is_router =
-      row.device.tensor == DeviceTensor::kRouter || row.device.tensor == DeviceTensor::kRouterBias;
-  if (row.device.format == (is_router ? MatrixFormat::kF32 : MatrixFormat::kBF16)) return Ok{};
+  if (is_read(row.device.tensor, row.device.format)) return Ok{};
   return Error{Errc::kUnsupported,
                strf("tensor {}: the GPU kernels do not read {} there; the CPU can run this model",
                     row.spec.name, name_of(row.device.format)),
@@ -81,6 +96,14 @@ class Placer {
   Placer(const ModelConfig& config, const ParallelConfig& parallel, DeviceLayout& layout)
       : config_(config), parallel_(parallel), layout_(layout) {}
 
+  // A matrix has one format. Where its tensors differ (a list of exclusions may say so), all are expanded to
+  // bf16, which holds every number of theirs. Before any tensor is added.
+  void choose_formats(auto& rows) {
+    for (const TensorRow& row : rows) matrix_of(row).format = row.device.format;
+    for (const TensorRow& row : rows)
+      if (matrix_of(row).format != row.device.format) matrix_of(row).format = MatrixFormat::kBF16;
+  }
+
   void add(const TensorRow& row) {
     DevicePart part = cut(row);
     const bool by_columns = row.cut == TensorCut::kColumns;
@@ -88,12 +111,11 @@ class Placer {
     (by_columns ? part.columns : part.rows) = runs_of(row.device.packing);
 
     DeviceTensorLayout& matrix = matrix_of(row);
-    matrix.cols = part.row_stride = by_columns ? padded(row, part.num_cols) : part.num_cols;
-    matrix.format = row.device.format;
-    int64_t first_row = matrix.rows;
+    matrix.cols = part.matrix_columns = by_columns ? padded(row, part.num_cols) : part.num_cols;
+    part.tensor.device.format = matrix.format;
+    part.matrix_row = matrix.rows;
     // Eights of a second tensor start in the gap after the first's first eight.
-    if (row.device.packing == DevicePacking::kSecondEights) first_row += kInterleave - padded_rows;
-    part.offset = static_cast<size_t>(first_row * matrix.cols) * size_of(part.dtype());
+    if (row.device.packing == DevicePacking::kSecondEights) part.matrix_row += kInterleave - padded_rows;
     matrix.rows += padded_rows;
     layout_.parts.push_back(std::move(part));
   }
@@ -105,10 +127,13 @@ class Placer {
       for (DeviceTensorLayout& tensor : layer.tensors.all) take(tensor);
       layer.qkv_rows = static_cast<int>(layer.tensors[DeviceTensor::kQkv].rows);
       layer.inter = static_cast<int>(layer.tensors[DeviceTensor::kDown].cols);
+      for (const DeviceTensor tensor : {DeviceTensor::kQkv, DeviceTensor::kO})
+        if (const DeviceTensorLayout& matrix = layer.tensors[tensor]; is_mx(matrix.format))
+          layer.expanded_numbers = std::max(layer.expanded_numbers, matrix.rows * matrix.cols);
     }
     take(layout_.model[DeviceTensor::kFinalNorm]);
     take(layout_.model[DeviceTensor::kHead]);
-    for (DevicePart& part : layout_.parts) part.offset += matrix_of(part.tensor).offset;
+    for (DevicePart& part : layout_.parts) part.offset = matrix_of(part.tensor).offset;
   }
 
  private:
@@ -120,13 +145,14 @@ class Placer {
   DevicePart cut(const TensorRow& row) const {
     const bool is_vector = row.spec.shape.size() == 1;
     SPARROW_CHECK(row.spec.shape.size() <= 2 && (!is_vector || row.cut == TensorCut::kWhole));
-    const int64_t rows = is_vector ? 1 : row.spec.shape[0], cols = row.spec.shape.back();
+    const int64_t rows = is_vector ? 1 : row.spec.shape[0], cols = row.columns();
     DevicePart part = {
         .tensor = row, .whole_rows = rows, .whole_cols = cols, .num_rows = rows, .num_cols = cols};
     if (is_vector) return part;
     const ShardRange range = shard_of(config_, parallel_, row);
-    (range.axis == 0 ? part.first_row : part.first_col) = range.begin;
-    (range.axis == 0 ? part.num_rows : part.num_cols) = range.end - range.begin;
+    const int64_t numbers = range.axis == 0 ? 1 : values_per_element(row.format);
+    (range.axis == 0 ? part.first_row : part.first_col) = range.begin * numbers;
+    (range.axis == 0 ? part.num_rows : part.num_cols) = (range.end - range.begin) * numbers;
     return part;
   }
 
@@ -161,6 +187,8 @@ class Placer {
 
   void take(DeviceTensorLayout& tensor) {
     if (tensor.rows == 0) return;
+    if (is_mx(tensor.format))
+      SPARROW_CHECK(tensor.rows % ops::cuda::kCellRows == 0 && tensor.cols % ops::cuda::kCellColumns == 0);
     tensor.offset = layout_.bytes;
     layout_.bytes += round_up(tensor.bytes(), kDeviceAlignment);
   }
@@ -185,8 +213,10 @@ Result<DeviceLayout> make_device_layout(const ModelConfig& config, const Paralle
   for (size_t i = 0; i < layout.layers.size(); ++i)
     layout.layers[i].num_experts = config.layer_is_moe[i] ? config.num_experts : 0;
   Placer placer(config, parallel, layout);
-  for (const TensorRow& row : rows) {
-    if (row.device.tensor == DeviceTensor::kNone) continue;
+  auto placed =
+      std::views::filter(rows, [](const TensorRow& row) { return row.device.tensor != DeviceTensor::kNone; });
+  placer.choose_formats(placed);
+  for (const TensorRow& row : placed) {
     SPARROW_TRY(check_format(row));
     placer.add(row);
   }

@@ -13,12 +13,13 @@
 #include "checkpoint/tensor_row.h"
 #include "config/config.h"
 #include "model/sharding.h"
+#include "ops/cuda/mx/cell.h"
 
 namespace sparrow {
 
 inline constexpr size_t kDeviceAlignment = 256;  // bytes; what cudaMalloc and TMA descriptors like best
 
-// A matrix or vector in GPU memory; vectors have one row.
+// A matrix or vector in GPU memory; vectors have one row. MXFP8 and MXFP4 lie in cells.
 struct DeviceTensorLayout {
   static constexpr size_t kAbsent = SIZE_MAX;
 
@@ -26,7 +27,10 @@ struct DeviceTensorLayout {
   int64_t rows = 0, cols = 0;
   MatrixFormat format = MatrixFormat::kBF16;
 
-  size_t bytes() const { return static_cast<size_t>(rows * cols) * size_of(dtype_of(format)); }
+  size_t bytes() const {
+    if (is_mx(format)) return static_cast<size_t>(ops::cuda::cell_matrix_bytes(format, rows, cols));
+    return static_cast<size_t>(rows * cols) * size_of(dtype_of(format));
+  }
 };
 
 // Those of a layer, or those of the model that belong to no layer; the others stay absent.
@@ -42,6 +46,9 @@ struct DeviceLayerLayout {
   int qkv_rows = 0;
   int num_experts = 0;  // routed ones; 0: dense feed-forward
   int inter = 0;        // channels of each expert, zero channels included
+  // Numbers of the larger of q/k/v and output matrix, where those are cells: products of many rows expand
+  // them.
+  int64_t expanded_numbers = 0;
 };
 
 // Runs of `size` rows (or columns) that follow each other in the checkpoint, `stride` apart in device memory.
@@ -51,19 +58,19 @@ struct DeviceRuns {
   int64_t place(int64_t i) const { return i / size * stride + i % size; }
 };
 
-// A rank's part of one tensor. Its element [r, c], counted from the part's first row and column, goes to
-// element rows.place(r) * row_stride + columns.place(c) from `offset` on. Vectors are matrices of one row.
+// A rank's part of one tensor. Its element [r, c], counted from the part's first row and column, is element
+// [matrix_row + rows.place(r), columns.place(c)] of a matrix. Vectors are matrices of one row.
 struct DevicePart {
-  TensorRow tensor;                        // named as the released checkpoints do
-  int64_t whole_rows = 0, whole_cols = 0;  // of the tensor in the checkpoint
+  TensorRow tensor;                        // named as the released checkpoints do; its device.format is the
+                                           // matrix's, which is bf16 where its tensors differ
+  int64_t whole_rows = 0, whole_cols = 0;  // of the tensor in the checkpoint, in numbers
   int64_t first_row = 0, num_rows = 0;
   int64_t first_col = 0, num_cols = 0;
 
-  size_t offset = 0;       // bytes
-  int64_t row_stride = 0;  // elements
+  size_t offset = 0;           // of the matrix, in bytes
+  int64_t matrix_columns = 0;  // of the matrix
+  int64_t matrix_row = 0;
   DeviceRuns rows, columns;
-
-  DType dtype() const { return dtype_of(tensor.device.format); }  // in device memory
 };
 
 struct DeviceLayout {

@@ -35,8 +35,9 @@ inline int max_logit_rows(int max_step_tokens, int max_step_sequences) {
 struct RankShape {
   struct Layer {
     int qkv_rows = 0;
-    int num_experts = 0;  // routed ones; 0: dense feed-forward
-    int inter = 0;        // channels of each expert
+    int num_experts = 0;           // routed ones; 0: dense feed-forward
+    int inter = 0;                 // channels of each expert
+    int64_t expanded_numbers = 0;  // of its largest matrix that products expand to bf16
   };
   int query_heads = 0, kv_heads = 0, vocab_rows = 0;
   std::vector<Layer> layers;
@@ -47,7 +48,7 @@ template <typename Rank>
 RankShape rank_shape(const Rank& rank) {
   RankShape shape{rank.query_heads, rank.kv_heads, rank.vocab_rows, {}};
   for (const auto& layer : rank.layers)
-    shape.layers.push_back({layer.qkv_rows, layer.num_experts, layer.inter});
+    shape.layers.push_back({layer.qkv_rows, layer.num_experts, layer.inter, layer.expanded_numbers});
   return shape;
 }
 
@@ -80,6 +81,7 @@ struct StepBuffers {
   float* logits;                    // [max_logits, vocab_rows]
   std::vector<Bf16*> router_parts;  // [layer] the router matrix as three bf16 terms; nullptr: no router
   void *attention, *experts, *router, *products;  // workspaces
+  Bf16* expanded;  // of one layer's q/k/v or output matrix; nullptr: none is quantised
 };
 
 // `attention_bytes`: of the attention's plan.
@@ -87,9 +89,10 @@ template <typename Bf16>
 StepBuffers<Bf16> lay_out_step(Arena& arena, const ModelConfig& config, const RankShape& rank,
                                const GpuStepLimits& limits, int64_t attention_bytes) {
   const int64_t tokens = limits.max_step_tokens, hidden = config.hidden_size, dim = config.head_dim;
-  int64_t qkv_rows = 0, experts = 0;
+  int64_t qkv_rows = 0, experts = 0, expanded = 0;
   for (const RankShape::Layer& layer : rank.layers) {
     qkv_rows = std::max<int64_t>(qkv_rows, layer.qkv_rows);
+    expanded = std::max(expanded, layer.expanded_numbers);
     const auto shape = expert_shape(config, layer.num_experts, layer.inter);
     experts = std::max(experts, ops::cuda::moe_workspace_bytes(shape, limits.max_step_tokens));
   }
@@ -124,6 +127,10 @@ StepBuffers<Bf16> lay_out_step(Arena& arena, const ModelConfig& config, const Ra
   at.logits = arena.take<float>(int64_t{limits.max_logits} * rank.vocab_rows);
   arena.begin("matrix products");
   at.products = arena.take<std::byte>(ops::cuda::kProductWorkspaceBytes);
+  if (expanded > 0) {
+    arena.begin("expanded matrix");
+    at.expanded = arena.take<Bf16>(expanded);
+  }
   return at;
 }
 

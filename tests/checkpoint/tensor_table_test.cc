@@ -79,7 +79,7 @@ TEST(TensorTable, ScalesBelongToTheValuesBeforeThem) {
     ASSERT_TRUE(scales.role == values.role && scales.layer == values.layer &&
                 scales.expert == values.expert && scales.cut == values.cut && scales.part == values.part);
     ASSERT_EQ(scales.device.tensor, DeviceTensor::kNone);
-    ASSERT_EQ(values.device.format, MatrixFormat::kBF16);  // expanded on its way there
+    ASSERT_EQ(values.device.format, MatrixFormat::kMxfp8);
   }
   EXPECT_EQ(found, 45838 - 23416);
 }

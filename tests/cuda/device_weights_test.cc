@@ -20,6 +20,7 @@
 #include "checkpoint/random/synthetic.h"
 #include "device/cuda/check.h"
 #include "model/device_layout.h"
+#include "ops/cuda/mx/expand.h"
 #include "support/m3_config.h"
 #include "support/temp_dir.h"
 
@@ -59,6 +60,20 @@ float value_of(const ops::Weight& weight, int64_t row, int64_t col) {
   return e4m3_to_float(code) * e8m0_to_float(weight.scales.as<uint8_t>()[at / 32]);
 }
 
+// A matrix's rows from `first` on as bf16, expanded where it is quantised.
+std::vector<BFloat16> rows_of(const ops::cuda::DeviceMatrix& matrix, int64_t first, int64_t rows) {
+  const int64_t count = rows * matrix.cols;
+  if (!is_mx(matrix.format))
+    return read_back(reinterpret_cast<const BFloat16*>(matrix.bf16()) + first * matrix.cols, count);
+  const DeviceBuffer expanded = DeviceBuffer::allocate(static_cast<size_t>(count) * sizeof(BFloat16)).value();
+  ops::cuda::DeviceMatrix part = matrix;
+  part.rows = static_cast<int>(rows);
+  part.values = matrix.cells() + ops::cuda::cell_matrix_bytes(matrix.format, first, matrix.cols);
+  ops::cuda::expand(part, reinterpret_cast<__nv_bfloat16*>(expanded.data()), nullptr);
+  SPARROW_CUDA(cudaDeviceSynchronize());
+  return read_back(reinterpret_cast<const BFloat16*>(expanded.data()), count);
+}
+
 // Compares what a rank's GPU holds with what it should hold, by the description in device_weights.h.
 class Comparison {
  public:
@@ -76,7 +91,7 @@ class Comparison {
     };
     const ops::Weight embed = {host_.embed, {}};
     matrix("embed", device_.embed, device_.vocab_rows, hidden, vocab_rows(embed));
-    matrix("head", device_.head.bf16(), device_.vocab_rows, hidden, vocab_rows(host_.head));
+    matrix("head", device_.head, 0, device_.vocab_rows, hidden, vocab_rows(host_.head));
     vector("final_norm", device_.final_norm, host_.final_norm);
     for (size_t i = 0; i < host_.layers.size(); ++i) {
       attention(device_.layers[i], host_.layers[i]);
@@ -96,7 +111,14 @@ class Comparison {
 
   void matrix(const std::string& name, const __nv_bfloat16* device, int64_t rows, int64_t cols,
               const Value& value) {
-    const auto held = read_back(reinterpret_cast<const BFloat16*>(device), rows * cols);
+    matrix(name, ops::cuda::bf16_matrix(device, static_cast<int>(rows), static_cast<int>(cols)), 0, rows,
+           cols, value);
+  }
+  void matrix(const std::string& name, const ops::cuda::DeviceMatrix& device, int64_t first, int64_t rows,
+              int64_t cols, const Value& value) {
+    if (device.cols != cols || first + rows > device.rows)
+      return differ(name + "'s shape", device.rows, device.cols);
+    const auto held = rows_of(device, first, rows);
     for (int64_t i = 0; i < rows * cols; ++i)
       if (held[static_cast<size_t>(i)].bits != to_bf16(value(i / cols, i % cols)).bits)
         differ(name, i / cols, i % cols);
@@ -134,7 +156,7 @@ class Comparison {
     };
     const int rows = (device_.query_heads + 2 * kv_heads + (is_sparse ? kv_heads + 1 : 0)) * 128;
     if (device.qkv_rows != rows) return differ("qkv_rows", rows, device.qkv_rows);
-    matrix("qkv", device.qkv.bf16(), rows, config_.hidden_size, [&](int64_t row, int64_t col) {
+    matrix("qkv", device.qkv, 0, rows, config_.hidden_size, [&](int64_t row, int64_t col) {
       int64_t head = row / 128;
       const int64_t d = row % 128;
       if (head < device_.query_heads)
@@ -144,7 +166,7 @@ class Comparison {
       const int64_t part = head / kv_heads;
       return value_of(*parts[part], part == 3 ? d : (first_kv + head % kv_heads) * 128 + d, col);
     });
-    matrix("o", device.o.bf16(), config_.hidden_size, int64_t{device_.query_heads} * 128,
+    matrix("o", device.o, 0, config_.hidden_size, int64_t{device_.query_heads} * 128,
            [&](int64_t row, int64_t col) {
              const int64_t head = query_head(col / 128);
              return head < 0 ? 0.0f : value_of(host.o, row, head * 128 + col % 128);
@@ -170,16 +192,15 @@ class Comparison {
       const ops::MlpWeights& expert =
           e < device.num_experts ? host.experts[static_cast<size_t>(e)] : host.mlp;
       const std::string name = "expert " + std::to_string(e);
-      matrix(name + " gate_up", device.gate_up.bf16() + e * 2 * inter * hidden, 2 * inter, hidden,
+      matrix(name + " gate_up", device.gate_up, e * 2 * inter, 2 * inter, hidden,
              [&](int64_t row, int64_t col) {
                const int64_t channel = row / 16 * 8 + row % 8;
                const ops::Weight& weight = row % 16 < 8 ? expert.gate : expert.up;
                return channel < channels ? value_of(weight, first + channel, col) : 0.0f;
              });
-      matrix(name + " down", device.down.bf16() + e * hidden * inter, hidden, inter,
-             [&](int64_t row, int64_t col) {
-               return col < channels ? value_of(expert.down, row, first + col) : 0.0f;
-             });
+      matrix(name + " down", device.down, e * hidden, hidden, inter, [&](int64_t row, int64_t col) {
+        return col < channels ? value_of(expert.down, row, first + col) : 0.0f;
+      });
     }
   }
 
@@ -302,14 +323,16 @@ TEST(DeviceWeights, ShuffledRowsAreNoticed) {
 
 // The same numbers as a synthetic checkpoint of the same seed: also on every rank.
 TEST(DummyDeviceWeights, AreThoseOfARandomCheckpoint) {
-  const Checkpoint model = random_model(DType::kBF16, kWideExperts, /*seed=*/11);
-  for (const ParallelConfig parallel : {ParallelConfig{1, 0}, ParallelConfig{4, 3}, ParallelConfig{8, 2}}) {
-    const auto device = dummy_device_weights(model.config(), parallel, 11);
-    ASSERT_TRUE(device.ok()) << device.error().message;
-    EXPECT_EQ(first_difference(model, parallel, device.value()), "");
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    const Checkpoint model = random_model(dtype, kWideExperts, /*seed=*/11);
+    for (const ParallelConfig parallel : {ParallelConfig{1, 0}, ParallelConfig{4, 3}, ParallelConfig{8, 2}}) {
+      const auto device = dummy_device_weights(model.config(), parallel, 11);
+      ASSERT_TRUE(device.ok()) << device.error().message;
+      EXPECT_EQ(first_difference(model, parallel, device.value()), "");
+    }
+    const DeviceWeights other = dummy_device_weights(model.config(), {}, 12).value();
+    EXPECT_NE(first_difference(model, {}, other), "");
   }
-  const DeviceWeights other = dummy_device_weights(model.config(), {}, 12).value();
-  EXPECT_NE(first_difference(model, {}, other), "");
 }
 
 TEST(DeviceWeights, AModelThatDoesNotFitIsAnErrorThatSaysWhatIsMissing) {

@@ -21,8 +21,9 @@
 namespace sparrow {
 namespace {
 
-ModelConfig m3(int layers) {
+ModelConfig m3(int layers, QuantFormat quant = QuantFormat::kNone) {
   ModelConfig config = parse_config(test::m3_config_json(), "").value();
+  config.quant = quant;
   config.num_layers = layers;
   config.layer_is_sparse.resize(static_cast<size_t>(layers));
   config.layer_is_moe.resize(static_cast<size_t>(layers));
@@ -45,7 +46,10 @@ std::vector<Shape> shapes() {
           {"M3's rank of eight, bf16", m3(60), 8, DType::kBF16, 131072, 8192, 256},
           {"fp8 cache", m3(5), 8, DType::kF8E4M3, 131072, 8192, 64},
           {"fp8 cache, rank of four", m3(5), 4, DType::kF8E4M3, 32768, 2048, 64},
-          {"long context", m3(5), 8, DType::kBF16, 1048576, 8192, 256}};
+          {"long context", m3(5), 8, DType::kBF16, 1048576, 8192, 256},
+          {"MXFP8, rank of four", m3(60, QuantFormat::kMxfp8), 4, DType::kBF16, 131072, 8192, 256},
+          {"MXFP4, rank of eight", m3(60, QuantFormat::kMxfp4), 8, DType::kBF16, 131072, 8192, 256},
+          {"MXFP8, one rank", m3(4, QuantFormat::kMxfp8), 1, DType::kBF16, 32768, 2048, 64}};
 }
 
 TEST(CudaMemory, IsTakenAsItIsPlanned) {

@@ -258,15 +258,18 @@ TEST(LaunchArguments, Sampling) {
 TEST(LaunchArguments, PackingWeights) {
   struct Pack {
     PackTarget target{.out = somewhere(),
-                      .row_stride = 64,
+                      .format = MatrixFormat::kBF16,
+                      .columns = 64,
                       .row_run = 8,
                       .row_run_stride = 16,
                       .col_run = 64,
                       .col_run_stride = 64,
                       .num_rows = 2,
                       .num_cols = 64};
-    PackSource source{DType::kF8E4M3, somewhere(), somewhere<uint8_t>()};
+    PackSource source{
+        MatrixFormat::kMxfp8, somewhere(), somewhere<uint8_t>(), {somewhere<unsigned long long>()}};
     RandomSource random{.whole_cols = 64};
+    RandomCells cells{.whole_cols = 64};
   };
   const auto refused = [](const std::function<void(Pack&)>& change, const char* message) {
     Pack pack;
@@ -279,10 +282,19 @@ TEST(LaunchArguments, PackingWeights) {
   refused([](Pack& p) { p.target.num_cols = 48; }, "launch_pack: num_cols must be a multiple of 32, got 48");
   refused([](Pack& p) { p.source.values = nullptr; }, "launch_pack: values must not be null");
   refused([](Pack& p) { p.source.scales = nullptr; }, "launch_pack: scales must not be null");
+  refused([](Pack& p) { p.source.faults.first = nullptr; }, "launch_pack: faults must not be null");
+  refused([](Pack& p) { p.target.format = MatrixFormat::kMxfp4; },
+          "launch_pack: format must be the cells' own");
+  refused([](Pack& p) { p.target.format = MatrixFormat::kMxfp8, p.target.columns = 96; },
+          "launch_pack: columns must be a multiple of 64, got 96");
+  refused([](Pack& p) { p.target.format = MatrixFormat::kMxfp8, p.target.col_run = 16; },
+          "launch_pack: col_run must be a multiple of 32, got 16");
   Pack pack;
   pack.random.first_col = 1;
   EXPECT_DEATH((void)launch_fill_random(pack.target, pack.random, nullptr),
                HasSubstr("launch_fill_random: whole_cols must be in [65, "));
+  EXPECT_DEATH((void)launch_fill_random_cells(pack.target, pack.cells, nullptr),
+               HasSubstr("launch_fill_random_cells: format must be cells"));
 }
 
 TEST(LaunchArguments, CopyingBlocksAndReadingMemory) {

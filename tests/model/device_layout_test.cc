@@ -22,8 +22,10 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-ModelConfig m3(bool mxfp8 = false) {
-  return parse_config(mxfp8 ? test::m3_mxfp8_config_json() : test::m3_config_json(), "").value();
+ModelConfig m3(QuantFormat quant = QuantFormat::kNone) {
+  ModelConfig config = parse_config(test::m3_config_json(), "").value();
+  config.quant = quant;
+  return config;
 }
 
 // 3 layers, 8 query and 2 KV heads, 8 experts of 64 channels, a dense layer of 384.
@@ -32,28 +34,87 @@ ModelConfig tiny() {
   return parse_config(texts.config_json, texts.generation_config_json).value();
 }
 
+// The same with channels that 8 ranks can share in whole groups.
+ModelConfig tiny(QuantFormat quant) {
+  ModelConfig config = tiny();
+  config.quant = quant;
+  config.expert_intermediate_size = config.shared_intermediate_size = 256;
+  config.dense_intermediate_size = 768;
+  return config;
+}
+
+constexpr QuantFormat kFormats[] = {QuantFormat::kNone, QuantFormat::kMxfp8, QuantFormat::kMxfp4};
+
 bool is_text(const TensorRow& row) {
   return row.part != LedgerPart::kVision;
 }
 
 TEST(DeviceLayout, WeightsOfTheRealModelTakeWhatTheLedgerSaysUpToAlignment) {
-  for (const int ranks : {1, 2, 4, 8, 16}) {
-    const ParallelConfig parallel = {.size = ranks};
-    const int64_t ledger =
-        make_ledger(m3(), parallel, DType::kBF16, DType::kBF16, /*vision=*/false).weight_bytes;
-    const auto device = static_cast<int64_t>(device_weight_bytes(m3(), parallel).value());
-    int64_t tensors = 0;
-    for (const TensorRow& row : tensor_table(m3())) tensors += is_text(row);
-    EXPECT_GE(device, ledger) << ranks;
-    EXPECT_LE(device, ledger + tensors * static_cast<int64_t>(kDeviceAlignment)) << ranks;
-    // M3's own sizes are aligned as they are, with up to 16 ranks.
-    EXPECT_EQ(device, ledger) << ranks;
+  for (const QuantFormat quant : kFormats) {
+    for (const int ranks : {1, 2, 4, 8, 16}) {
+      const ParallelConfig parallel = {.size = ranks};
+      const int64_t ledger =
+          make_ledger(m3(quant), parallel, DType::kBF16, DType::kBF16, /*vision=*/false).weight_bytes;
+      const auto device = static_cast<int64_t>(device_weight_bytes(m3(quant), parallel).value());
+      int64_t tensors = 0;
+      for (const TensorRow& row : tensor_table(m3(quant))) tensors += is_text(row);
+      EXPECT_GE(device, ledger) << ranks;
+      EXPECT_LE(device, ledger + tensors * static_cast<int64_t>(kDeviceAlignment)) << ranks;
+      // M3's own sizes are aligned as they are, with up to 16 ranks, and full cells are as large as what they
+      // hold: a quantised model takes what its files have.
+      EXPECT_EQ(device, ledger) << ranks;
+    }
   }
 }
 
-TEST(DeviceLayout, AQuantisedModelTakesAsMuchAsABf16OneBecauseItIsWidened) {
-  EXPECT_EQ(device_weight_bytes(m3(true), {.size = 8}).value(),
-            device_weight_bytes(m3(), {.size = 8}).value());
+TEST(DeviceLayout, MatricesKeepTheFormatOfTheirTensors) {
+  const DeviceLayout layout = make_device_layout(tiny(QuantFormat::kMxfp8), {}).value();
+  EXPECT_EQ(layout.model[DeviceTensor::kEmbed].format, MatrixFormat::kBF16);
+  EXPECT_EQ(layout.model[DeviceTensor::kHead].format, MatrixFormat::kBF16);
+  for (const DeviceLayerLayout& layer : layout.layers) {
+    using enum DeviceTensor;
+    for (const DeviceTensor tensor : {kQkv, kO, kGateUp, kDown}) {
+      const DeviceTensorLayout& matrix = layer.tensors[tensor];
+      EXPECT_EQ(matrix.format, MatrixFormat::kMxfp8);
+      EXPECT_EQ(matrix.bytes(), static_cast<size_t>(matrix.rows * matrix.cols / 1024 * 1056));
+    }
+    EXPECT_EQ(layer.tensors[kInputNorm].format, MatrixFormat::kBF16);
+    EXPECT_EQ(layer.expanded_numbers, std::max(layer.tensors[kQkv].rows * layer.tensors[kQkv].cols,
+                                               layer.tensors[kO].rows * layer.tensors[kO].cols));
+  }
+  const DeviceLayout mxfp4 = make_device_layout(tiny(QuantFormat::kMxfp4), {}).value();
+  const DeviceTensorLayout& experts = mxfp4.layers[1].tensors[DeviceTensor::kGateUp];
+  EXPECT_EQ(experts.format, MatrixFormat::kMxfp4);
+  EXPECT_EQ(experts.bytes(), static_cast<size_t>(experts.rows * experts.cols / 1024 * 544));
+}
+
+// A tensor of a quantised model that a list of exclusions leaves in bf16.
+void leave_unquantised(std::vector<TensorRow>& rows, TensorRole role, int layer) {
+  const auto is_it = [&](const TensorRow& row) { return row.role == role && row.layer == layer; };
+  std::erase_if(rows, [&](const TensorRow& row) { return is_it(row) && row.piece == TensorPiece::kScales; });
+  TensorRow& row = *std::ranges::find_if(rows, is_it);
+  row.spec.shape.back() = row.columns();
+  row.spec.dtype = DType::kBF16;
+  row.format = row.device.format = MatrixFormat::kBF16;
+}
+
+TEST(DeviceLayout, AMatrixWhoseTensorsDifferIsExpanded) {
+  const ModelConfig config = tiny(QuantFormat::kMxfp8);
+  std::vector<TensorRow> rows = tensor_table(config);
+  leave_unquantised(rows, TensorRole::kK, 1);
+  const DeviceLayout layout = make_device_layout(config, {}, rows).value();
+  const DeviceTensors& mixed = layout.layers[1].tensors;
+  EXPECT_EQ(mixed[DeviceTensor::kQkv].format, MatrixFormat::kBF16);
+  EXPECT_EQ(mixed[DeviceTensor::kQkv].bytes(),
+            static_cast<size_t>(mixed[DeviceTensor::kQkv].rows * mixed[DeviceTensor::kQkv].cols * 2));
+  EXPECT_EQ(mixed[DeviceTensor::kO].format, MatrixFormat::kMxfp8);
+  EXPECT_EQ(layout.layers[0].tensors[DeviceTensor::kQkv].format, MatrixFormat::kMxfp8);
+  for (const DevicePart& part : layout.parts) {
+    if (part.tensor.layer != 1 || part.tensor.device.tensor != DeviceTensor::kQkv) continue;
+    EXPECT_EQ(part.tensor.device.format, MatrixFormat::kBF16) << part.tensor.spec.name;
+    EXPECT_EQ(part.tensor.format,
+              part.tensor.role == TensorRole::kK ? MatrixFormat::kBF16 : MatrixFormat::kMxfp8);
+  }
 }
 
 TEST(DeviceLayout, AnF32ModelTakesHalfOfItselfButForItsRouter) {
@@ -74,19 +135,55 @@ TEST(DeviceLayout, EveryTensorIsAligned) {
   EXPECT_EQ(there, 8u + 2 * 12);  // one dense layer, two sparse ones
 }
 
+// Which bits of the memory have been written.
+class Bits {
+ public:
+  explicit Bits(size_t bytes) : taken_(bytes) {}
+
+  // Whether these are there and free; they are not any more.
+  bool take(size_t byte, uint8_t bits = 0xff) {
+    if (byte >= taken_.size() || (taken_[byte] & bits) != 0) return false;
+    taken_[byte] |= bits;
+    return true;
+  }
+  // The bits of a word that a code has, and with the first of a group its scale.
+  bool take_code(const DevicePart& part, int64_t row, int64_t column) {
+    using namespace ops::cuda;
+    const MatrixFormat format = part.tensor.device.format;
+    const int64_t cell = row / kCellRows * (part.matrix_columns / kCellColumns) + column / kCellColumns;
+    const size_t at = part.offset + static_cast<size_t>(cell * cell_bytes(format));
+    const int r = static_cast<int>(row % kCellRows), c = static_cast<int>(column % kCellColumns);
+    const uint32_t bits = cell_bits(format, c, format == MatrixFormat::kMxfp8 ? 0xff : 0xf);
+    bool free = true;
+    for (int i = 0; i < 4; ++i)
+      free &=
+          take(at + static_cast<size_t>(cell_word_at(format, r, c) + i), static_cast<uint8_t>(bits >> 8 * i));
+    if (c % kScaleGroup == 0) free &= take(at + static_cast<size_t>(cell_scale_at(format, r, c / 32)));
+    return free;
+  }
+
+ private:
+  std::vector<uint8_t> taken_;
+};
+
 // Every element of every part has a place of its own inside the memory.
 void expect_no_overlap(const ModelConfig& config, const ParallelConfig& parallel) {
   const DeviceLayout layout = make_device_layout(config, parallel).value();
-  std::vector<uint8_t> taken(layout.bytes);
+  Bits bits(layout.bytes);
   for (const DevicePart& part : layout.parts) {
-    const size_t element = size_of(part.dtype());
+    const MatrixFormat format = part.tensor.device.format;
+    const size_t element = size_of(dtype_of(format));
     for (int64_t r = 0; r < part.num_rows; ++r) {
       for (int64_t c = 0; c < part.num_cols; ++c) {
-        const int64_t at = part.rows.place(r) * part.row_stride + part.columns.place(c);
-        const size_t byte = part.offset + static_cast<size_t>(at) * element;
-        ASSERT_LE(byte + element, layout.bytes) << part.tensor.spec.name;
-        for (size_t b = byte; b < byte + element; ++b)
-          ASSERT_EQ(taken[b]++, 0) << part.tensor.spec.name << " " << r << " " << c;
+        const int64_t row = part.matrix_row + part.rows.place(r), column = part.columns.place(c);
+        bool free = true;
+        if (is_mx(format))
+          free = bits.take_code(part, row, column);
+        else
+          for (size_t b = 0; b < element; ++b)
+            free &= bits.take(part.offset +
+                              static_cast<size_t>(row * part.matrix_columns + column) * element + b);
+        ASSERT_TRUE(free) << part.tensor.spec.name << " " << r << " " << c;
       }
     }
   }
@@ -94,13 +191,19 @@ void expect_no_overlap(const ModelConfig& config, const ParallelConfig& parallel
 
 TEST(DeviceLayout, NoTwoElementsShareAPlace) {
   for (const int ranks : {1, 2, 4, 8})
-    for (const int rank : {0, ranks - 1}) expect_no_overlap(tiny(), {ranks, rank});
+    for (const int rank : {0, ranks - 1}) {
+      expect_no_overlap(tiny(), {ranks, rank});
+      expect_no_overlap(tiny(QuantFormat::kMxfp8), {ranks, rank});
+      expect_no_overlap(tiny(QuantFormat::kMxfp4), {ranks, rank});
+    }
 }
 
 // All ranks together hold every element of every tensor of the table: once, or on every rank, or, for KV
 // heads beyond their number, as often as there are ranks for a head.
-TEST(DeviceLayout, RanksTogetherHoldTheWholeModel) {
-  const ModelConfig config = tiny();
+class DeviceLayoutOf : public ::testing::TestWithParam<QuantFormat> {};
+
+TEST_P(DeviceLayoutOf, RanksTogetherHoldTheWholeModel) {
+  const ModelConfig config = tiny(GetParam());
   for (const int ranks : {1, 2, 4, 8}) {
     std::map<std::string, std::vector<int>> holders;
     for (int rank = 0; rank < ranks; ++rank) {
@@ -115,10 +218,11 @@ TEST(DeviceLayout, RanksTogetherHoldTheWholeModel) {
     }
     for (const TensorRow& row : tensor_table(config)) {
       const TensorSpec& spec = row.spec;
-      if (!is_text(row)) continue;
+      if (!is_text(row) || row.piece == TensorPiece::kScales) continue;
       ASSERT_TRUE(holders.contains(spec.name)) << spec.name;
       const std::vector<int>& count = holders[spec.name];
-      ASSERT_EQ(count.size(), static_cast<size_t>(spec.numel())) << spec.name;
+      ASSERT_EQ(count.size(), static_cast<size_t>(spec.numel() * values_per_element(row.format)))
+          << spec.name;
       const bool kv =
           row.role == TensorRole::kK || row.role == TensorRole::kV || row.role == TensorRole::kIndexQ;
       const bool cut = shard_bytes(config, {ranks, 0}, row) < static_cast<int64_t>(spec.bytes());
@@ -129,6 +233,12 @@ TEST(DeviceLayout, RanksTogetherHoldTheWholeModel) {
     EXPECT_TRUE(holders.empty()) << holders.begin()->first;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Formats, DeviceLayoutOf, ::testing::ValuesIn(kFormats), [](const auto& info) {
+  return std::string(info.param == QuantFormat::kNone    ? "BF16"
+                     : info.param == QuantFormat::kMxfp8 ? "MXFP8"
+                                                         : "MXFP4");
+});
 
 TEST(DeviceLayout, SmallGroupsOfQueryHeadsAreFilledUpToFour) {
   // 4 ranks: 2 query heads and one KV head for each.
@@ -187,7 +297,8 @@ TEST(DeviceLayout, ShapesThatTheKernelsDoNotTakeAreErrorsThatNameTheField) {
   EXPECT_THAT(error_of(tiny(), 3), HasSubstr("cannot be split over 3 ranks"));
 }
 
-// A table that would keep experts as they are stored, or the router in bf16: no kernel reads that.
+// A table that would keep the vocabulary's matrix in codes or f32, or the router in bf16: no kernel reads
+// that.
 TEST(DeviceLayout, AFormatThatNoKernelReadsIsAnErrorThatNamesTensorAndFormat) {
   const auto error_with = [](TensorRole role, MatrixFormat format) {
     std::vector<TensorRow> rows = tensor_table(tiny());
@@ -196,8 +307,10 @@ TEST(DeviceLayout, AFormatThatNoKernelReadsIsAnErrorThatNamesTensorAndFormat) {
     return layout.ok() ? "" : layout.error().message;
   };
   EXPECT_EQ(error_with(TensorRole::kDown, MatrixFormat::kBF16), "");
-  EXPECT_THAT(error_with(TensorRole::kDown, MatrixFormat::kMxfp8),
-              AllOf(HasSubstr("layers.0.mlp.down_proj.weight"), HasSubstr("do not read MXFP8")));
+  EXPECT_THAT(error_with(TensorRole::kEmbed, MatrixFormat::kMxfp8),
+              AllOf(HasSubstr("embed_tokens.weight"), HasSubstr("do not read MXFP8")));
+  EXPECT_THAT(error_with(TensorRole::kDown, MatrixFormat::kF32),
+              AllOf(HasSubstr("layers.0.mlp.down_proj.weight"), HasSubstr("do not read F32")));
   EXPECT_THAT(error_with(TensorRole::kHead, MatrixFormat::kF32),
               AllOf(HasSubstr("lm_head.weight"), HasSubstr("do not read F32")));
   EXPECT_THAT(error_with(TensorRole::kRouter, MatrixFormat::kBF16),

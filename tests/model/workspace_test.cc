@@ -19,8 +19,10 @@
 namespace sparrow {
 namespace {
 
-ModelConfig m3() {
-  return parse_config(test::m3_config_json(), "").value();
+ModelConfig m3(QuantFormat quant = QuantFormat::kNone) {
+  ModelConfig config = parse_config(test::m3_config_json(), "").value();
+  config.quant = quant;
+  return config;
 }
 
 GpuStepLimits limits_of(int tokens, int sequences, int64_t context) {
@@ -55,6 +57,16 @@ TEST(Workspace, BuffersOfAStepOfM3OnEightGpus) {
   EXPECT_EQ(sum, workspace->bytes);
 }
 
+TEST(Workspace, AQuantisedModelHasRoomForOneMatrixAsBf16) {
+  const auto workspace = [](QuantFormat quant) {
+    return gpu_workspace(m3(quant), {.size = 8}, limits_of(8192, 256, 131072), kHopperSms).value();
+  };
+  // The larger of q/k/v with its index heads and the output matrix.
+  constexpr int64_t kMatrix = 12 * 128 * 6144 * 2;
+  EXPECT_EQ(workspace(QuantFormat::kMxfp8).of("expanded matrix"), kMatrix);
+  EXPECT_EQ(workspace(QuantFormat::kMxfp8).bytes, workspace(QuantFormat::kNone).bytes + kMatrix);
+}
+
 TEST(Workspace, GrowsWithTheStepAndNotWithoutIt) {
   const auto bytes = [](int tokens, int sequences, int64_t context) {
     return gpu_workspace(m3(), {.size = 8}, limits_of(tokens, sequences, context), kHopperSms)->bytes;
@@ -68,7 +80,7 @@ TEST(Workspace, GrowsWithTheStepAndNotWithoutIt) {
 
 // With memory, the buffers of a step lie behind each other in it, each at its alignment, and fill it.
 TEST(Workspace, BuffersOfAStepDoNotOverlap) {
-  const ModelConfig config = m3();
+  const ModelConfig config = m3(QuantFormat::kMxfp8);
   const RankShape rank = rank_shape(make_device_layout(config, {.size = 8}).value());
   const GpuStepLimits limits = limits_of(64, 16, 4096);
   constexpr int64_t kAttention = 1000;
@@ -93,7 +105,8 @@ TEST(Workspace, BuffersOfAStepDoNotOverlap) {
                                                           {at.expert_weights, tokens * 4 * 4},
                                                           {at.router, 4 * 128 * 9 * tokens},
                                                           {at.logits, tokens * 25008 * 4},
-                                                          {at.products, 32 << 20}};
+                                                          {at.products, 32 << 20},
+                                                          {at.expanded, 12 * 128 * hidden * 2}};
   buffers.emplace_back(at.experts, ops::cuda::moe_workspace_bytes(expert_shape(config, 128, 384), 64));
   for (const BFloat16* part : at.router_parts)
     if (part != nullptr) buffers.emplace_back(part, 3 * 128 * hidden * 2);

@@ -28,4 +28,12 @@ struct UniformSpread {
   constexpr float step() const { return amplitude * 0x1p-15f; }
 };
 
+// What the bytes of one-byte types are made from: eight to a draw, lowest first, and each picks an entry.
+struct RandomBytes {
+  uint64_t key;
+  uint8_t table[256];
+
+  constexpr uint8_t at(int64_t i) const { return table[draw_bits(key, i / 8) >> (8 * (i % 8)) & 0xff]; }
+};
+
 }  // namespace sparrow

@@ -18,7 +18,7 @@ UniformSpread with_std(double std) {
 
 // Of the matrix that a tensor belongs to.
 int64_t num_inputs(const TensorRow& row) {
-  int64_t inputs = row.piece == TensorPiece::kScales ? kScaleGroup : 1;
+  int64_t inputs = row.piece == TensorPiece::kScales ? kScaleGroup : values_per_element(row.format);
   for (size_t d = 1; d < row.spec.shape.size(); ++d) inputs *= row.spec.shape[d];
   return inputs;
 }
@@ -74,36 +74,47 @@ void fill_floats(uint64_t key, const UniformSpread& of, int64_t first, int64_t c
   for (int64_t k = 0; i + k < count; ++k) out[i + k] = value(bits >> (16 * k));
 }
 
-constexpr float kE4M3Max = 448.0f;
-
-// The power of two that brings the amplitude just below the largest e4m3 value.
-int scale_exponent(const UniformSpread& of) {
-  return static_cast<int>(std::ceil(std::log2(of.amplitude / kE4M3Max)));
+float code_value(MatrixFormat format, int code) {
+  if (format == MatrixFormat::kMxfp8) return e4m3_to_float(static_cast<uint8_t>(code));
+  constexpr float kE2M1[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  return code < 8 ? kE2M1[code] : -kE2M1[code - 8];
 }
 
-// 256 codes of evenly spaced values: a random byte picks one.
-std::array<uint8_t, 256> code_table(const UniformSpread& of) {
-  const float top = of.amplitude / std::ldexp(1.0f, scale_exponent(of));
-  std::array<uint8_t, 256> table{};
-  for (size_t i = 0; i < table.size(); ++i) {
-    const float wanted = top * (static_cast<float>(i) - 127.5f) / 128.0f;
-    float best = INFINITY;
-    for (int code = 0; code < 256; ++code) {
-      const float distance = std::fabs(e4m3_to_float(static_cast<uint8_t>(code)) - wanted);
-      if (!(distance < best)) continue;
-      best = distance;
-      table[i] = static_cast<uint8_t>(code);
-    }
-  }
-  return table;
+// The power of two that brings the amplitude just below the largest value of a code.
+int scale_exponent(MatrixFormat format, const UniformSpread& of) {
+  const float largest = format == MatrixFormat::kMxfp8 ? 448.0f : 6.0f;
+  return static_cast<int>(std::ceil(std::log2(of.amplitude / largest)));
 }
 
-void fill_bytes(uint64_t key, int64_t first, int64_t count, const std::array<uint8_t, 256>& table,
-                uint8_t* out) {
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t at = first + i;
-    out[i] = table[(draw_bits(key, at / 8) >> (8 * (at % 8))) & 0xff];
+// The code nearest to the i-th of `count` evenly spaced values.
+int spaced_code(MatrixFormat format, const UniformSpread& of, int i, int count) {
+  const float top = of.amplitude / std::ldexp(1.0f, scale_exponent(format, of));
+  const float wanted = top * (static_cast<float>(i) - 0.5f * static_cast<float>(count - 1)) /
+                       (0.5f * static_cast<float>(count));
+  int nearest = 0;
+  float best = INFINITY;
+  for (int code = 0; code < count; ++code) {
+    const float distance = std::fabs(code_value(format, code) - wanted);
+    if (!(distance < best)) continue;
+    best = distance;
+    nearest = code;
   }
+  return nearest;
+}
+
+// A random byte picks a code of MXFP8, or two of MXFP4.
+void fill_code_table(MatrixFormat format, const UniformSpread& of, uint8_t (&table)[256]) {
+  for (int i = 0; i < 256; ++i)
+    table[i] =
+        static_cast<uint8_t>(format == MatrixFormat::kMxfp8 ? spaced_code(format, of, i, 256)
+                                                            : spaced_code(format, of, i % 16, 16) |
+                                                                  spaced_code(format, of, i / 16, 16) << 4);
+}
+
+// Two neighbouring exponents, so that a scale used for the wrong group shows.
+void fill_scale_table(MatrixFormat format, const UniformSpread& of, uint8_t (&table)[256]) {
+  const int biased = 127 + scale_exponent(format, of);
+  for (int i = 0; i < 256; ++i) table[i] = static_cast<uint8_t>(biased - i % 2);
 }
 
 }  // namespace
@@ -113,20 +124,17 @@ RandomNumbers random_numbers(const TensorRow& row, const ModelConfig& config, ui
 }
 
 RandomTensor::RandomTensor(const TensorRow& row, const ModelConfig& config, uint64_t seed)
-    : dtype_(row.spec.dtype), numbers_(random_numbers(row, config, seed)) {
-  if (dtype_ == DType::kF8E4M3) table_ = code_table(numbers_.spread);
-  if (row.piece != TensorPiece::kScales) return;
-  const int biased = 127 + scale_exponent(numbers_.spread);
-  // Two neighbouring exponents, so that a scale used for the wrong group shows.
-  for (size_t i = 0; i < table_.size(); ++i)
-    table_[i] = static_cast<uint8_t>(biased - static_cast<int>(i % 2));
+    : dtype_(row.spec.dtype), numbers_(random_numbers(row, config, seed)), bytes_{numbers_.key, {}} {
+  if (!is_mx(row.format)) return;
+  const auto fill = row.piece == TensorPiece::kScales ? fill_scale_table : fill_code_table;
+  fill(row.format, numbers_.spread, bytes_.table);
 }
 
 void RandomTensor::fill(int64_t first, int64_t count, std::byte* out) const {
   const auto& [key, spread] = numbers_;
   if (dtype_ == DType::kF32) return fill_floats(key, spread, first, count, reinterpret_cast<float*>(out));
   if (dtype_ == DType::kBF16) return fill_floats(key, spread, first, count, reinterpret_cast<BFloat16*>(out));
-  fill_bytes(key, first, count, table_, reinterpret_cast<uint8_t*>(out));
+  for (int64_t i = 0; i < count; ++i) out[i] = std::byte{bytes_.at(first + i)};
 }
 
 }  // namespace sparrow

@@ -3,7 +3,6 @@
 // give the same bytes on every machine and in any order of filling.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 
@@ -28,10 +27,13 @@ class RandomTensor {
   static constexpr int64_t kStep = 8;
   void fill(int64_t first, int64_t count, std::byte* out) const;
 
+  // Of codes and scales.
+  const RandomBytes& bytes() const { return bytes_; }
+
  private:
   DType dtype_;
   RandomNumbers numbers_;
-  std::array<uint8_t, 256> table_{};  // of one-byte types
+  RandomBytes bytes_;  // of one-byte types
 };
 
 }  // namespace sparrow

@@ -95,7 +95,7 @@ Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& 
   state->memory = SPARROW_TRY(DeviceBuffer::allocate(counted.used()));
   Arena arena(state->memory.data());
   state->act = lay_out_step<Bf16>(arena, config, rank, limits, plan_bytes);
-  state->gemm->set_workspace(state->act.products);
+  state->gemm->set_workspace(state->act.products, state->act.expanded);
   SPARROW_CUDA(cudaMemset(state->memory.data(), 0, state->memory.bytes()));
   SPARROW_TRY(from_msa(msa::gpu::Plan::create(plan, &state->plan, state->act.attention)));
   for (size_t i = 0; i < weights.layers.size(); ++i)

@@ -15,11 +15,13 @@ void CudaTextModel::tune(cudaStream_t stream) {
   const StepBuffers<Bf16>& a = s.act;
   // Up to 8 matrices of a shape: more than an L2 cache holds of the real model's.
   constexpr size_t kMatrices = 8;
-  std::map<int, std::vector<ops::cuda::DeviceMatrix>> qkv;  // by rows
-  std::vector<ops::cuda::DeviceMatrix> output;
+  std::map<std::pair<MatrixFormat, int>, std::vector<ops::cuda::DeviceMatrix>> qkv, output;  // and by rows
+  const auto add = [](auto& lists, const ops::cuda::DeviceMatrix& w) {
+    if (auto& list = lists[{w.format, w.rows}]; list.size() < kMatrices) list.push_back(w);
+  };
   for (const DeviceLayer& layer : s.weights.layers) {
-    if (auto& list = qkv[layer.qkv.rows]; list.size() < kMatrices) list.push_back(layer.qkv);
-    if (output.size() < kMatrices) output.push_back(layer.o);
+    add(qkv, layer.qkv);
+    add(output, layer.o);
   }
   // Denser where decode steps are: padding a product to the next of these costs nothing there.
   std::vector<int> ladder = {1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 512, 1024, 2048, 4096, 8192};
@@ -29,8 +31,8 @@ void CudaTextModel::tune(cudaStream_t stream) {
   SPARROW_CUDA(
       cudaMemsetAsync(a.normed, 0x3c, int64_t{s.limits.max_step_tokens} * s.config.hidden_size * 2, stream));
   for (const int rows : ladder) {
-    for (const auto& [n, weights] : qkv) s.gemm->tune(weights, rows, a.normed, a.qkv, stream);
-    s.gemm->tune(output, rows, a.attended, a.delta, stream);
+    for (const auto& [shape, weights] : qkv) s.gemm->tune(weights, rows, a.normed, a.qkv, stream);
+    for (const auto& [shape, weights] : output) s.gemm->tune(weights, rows, a.attended, a.delta, stream);
     if (rows <= s.limits.max_logits)
       s.gemm->tune(std::span(&s.weights.head, 1), rows, a.normed, a.logits, stream);
   }

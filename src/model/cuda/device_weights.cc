@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cuda/device_weights.h"
 
+#include <map>
+#include <tuple>
 #include <utility>
 
 #include "checkpoint/random/random_tensor.h"
+#include "checkpoint/tensor_table.h"
 #include "device/cuda/check.h"
 #include "device/cuda/stream.h"
 #include "model/cuda/device_weights_load.h"
@@ -53,7 +56,10 @@ Result<DeviceWeights> allocate(const DeviceLayout& layout) {
   weights.kv_heads = layout.kv_heads;
   for (const DeviceLayerLayout& from : layout.layers) {
     const DeviceTensors& tensors = from.tensors;
-    DeviceLayer layer = {.qkv_rows = from.qkv_rows, .num_experts = from.num_experts, .inter = from.inter};
+    DeviceLayer layer = {.qkv_rows = from.qkv_rows,
+                         .num_experts = from.num_experts,
+                         .inter = from.inter,
+                         .expanded_numbers = from.expanded_numbers};
     at(tensors[kInputNorm], layer.input_norm);
     at(tensors[kPostAttentionNorm], layer.post_attention_norm);
     at(tensors[kQNorm], layer.q_norm);
@@ -84,18 +90,32 @@ Result<DeviceWeights> load_device_weights(const ModelConfig& config, const Paral
 
 Result<DeviceWeights> dummy_device_weights(const ModelConfig& config, const ParallelConfig& parallel,
                                            uint64_t seed) {
-  const DeviceLayout layout = SPARROW_TRY(make_device_layout(config, parallel));
+  const std::vector<TensorRow> rows = tensor_table(config);
+  const DeviceLayout layout = SPARROW_TRY(make_device_layout(config, parallel, rows));
   DeviceWeights weights = SPARROW_TRY(allocate(layout));
+  const auto key = [](const TensorRow& row) { return std::tuple(row.layer, row.expert, row.role); };
+  std::map<decltype(key(rows[0])), RandomTensor> scales;
+  for (const TensorRow& row : rows)
+    if (row.piece == TensorPiece::kScales) scales.emplace(key(row), RandomTensor(row, config, seed));
   const Stream stream;
   for (const DevicePart& part : layout.parts) {
+    const PackTarget target = pack_target(part, weights.memory.data(), 0, part.num_rows);
+    if (is_mx(target.format)) {
+      const RandomCells source = {.codes = RandomTensor(part.tensor, config, seed).bytes(),
+                                  .scales = scales.at(key(part.tensor)).bytes(),
+                                  .first_row = part.first_row,
+                                  .first_col = part.first_col,
+                                  .whole_cols = part.whole_cols};
+      SPARROW_CUDA(launch_fill_random_cells(target, source, stream.get()));
+      continue;
+    }
     const RandomNumbers numbers = random_numbers(part.tensor, config, seed);
     const RandomSource source = {.key = numbers.key,
                                  .spread = numbers.spread,
                                  .first_row = part.first_row,
                                  .first_col = part.first_col,
                                  .whole_cols = part.whole_cols};
-    SPARROW_CUDA(
-        launch_fill_random(pack_target(part, weights.memory.data(), 0, part.num_rows), source, stream.get()));
+    SPARROW_CUDA(launch_fill_random(target, source, stream.get()));
   }
   stream.synchronize();
   return weights;

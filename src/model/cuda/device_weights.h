@@ -31,7 +31,8 @@ struct DeviceLayer {
 
   const float *router, *router_bias;  // [experts, hidden], [experts]; nullptr where the feed-forward is dense
   int num_experts;                    // routed ones; 0: dense
-  int inter;  // channels of each expert on this rank, a multiple of 64 (zeros fill it up)
+  int inter;                 // channels of each expert on this rank, a multiple of 64 (zeros fill it up)
+  int64_t expanded_numbers;  // of qkv and o, the larger one, where they are cells; 0: they are not
   // Expert by expert; the shared one, or the dense feed-forward, comes last. Rows of gate and up alternate by
   // eights (packed row 16 g + i is gate's row 8 g + i, packed row 16 g + 8 + i is up's), so that a thread of
   // an MMA holds both of a channel.

@@ -24,19 +24,24 @@ constexpr size_t kScaleAlignment = 16;
 struct Source {
   const DevicePart* part;
   const std::byte* values;
-  const std::byte* scales;  // nullptr unless the values are F8_E4M3
-  DType dtype;
+  const std::byte* scales;  // nullptr unless the values are MXFP8 or MXFP4
+  MatrixFormat format;
 
   Source(const DevicePart& part, const ops::Weight& weight)
       : part(&part),
         values(static_cast<const std::byte*>(weight.values.data)),
         scales(static_cast<const std::byte*>(weight.scales.data)),
-        dtype(weight.values.dtype) {
-    SPARROW_CHECK_EQ(weight.values.numel(), part.whole_rows * part.whole_cols);
-    SPARROW_CHECK_EQ(scales != nullptr, dtype == DType::kF8E4M3);
+        format(part.tensor.format) {
+    if (!is_mx(format))
+      format = weight.values.dtype == DType::kF32 ? MatrixFormat::kF32 : MatrixFormat::kBF16;
+    SPARROW_CHECK_EQ(weight.values.numel() * values_per_element(format), part.whole_rows * part.whole_cols);
+    SPARROW_CHECK_EQ(scales != nullptr, is_mx(format));
   }
 
-  size_t value_row_bytes() const { return static_cast<size_t>(part->num_cols) * size_of(dtype); }
+  size_t value_bytes(int64_t count) const {
+    return static_cast<size_t>(count / values_per_element(format)) * size_of(dtype_of(format));
+  }
+  size_t value_row_bytes() const { return value_bytes(part->num_cols); }
   size_t scale_row_bytes() const {
     return scales == nullptr ? 0 : static_cast<size_t>(part->num_cols / kScaleGroup);
   }
@@ -67,13 +72,57 @@ void gather(const Chunk& chunk, std::byte* to) {
   const Source& source = *chunk.source;
   const DevicePart& part = *source.part;
   const int64_t first = (part.first_row + chunk.first_row) * part.whole_cols + part.first_col;
-  const size_t element = size_of(source.dtype);
-  gather_rows(source.values + static_cast<size_t>(first) * element,
-              static_cast<size_t>(part.whole_cols) * element, chunk.num_rows, source.value_row_bytes(), to);
+  gather_rows(source.values + source.value_bytes(first), source.value_bytes(part.whole_cols), chunk.num_rows,
+              source.value_row_bytes(), to);
   if (source.scales == nullptr) return;
   gather_rows(source.scales + first / kScaleGroup, static_cast<size_t>(part.whole_cols / kScaleGroup),
               chunk.num_rows, source.scale_row_bytes(), to + chunk.scales_offset());
 }
+
+// The first group of 32 numbers that the kernels found to hold what may not be, in the order of the sources.
+class Faults {
+ public:
+  static Result<Faults> create() {
+    Faults faults;
+    faults.first_ = SPARROW_TRY(DeviceBuffer::allocate(sizeof(unsigned long long)));
+    SPARROW_CUDA(cudaMemset(faults.first_.data(), 0xff, sizeof(unsigned long long)));
+    SPARROW_CUDA(cudaDeviceSynchronize());  // other streams do not wait for this one
+    return faults;
+  }
+
+  PackFaults of(size_t source) { return {first_.as<unsigned long long>(), uint64_t{source} << kGroupBits}; }
+
+  // Once all chunks are through.
+  Status status(std::span<const Source> sources) const {
+    unsigned long long first = PackFaults::kNone;
+    SPARROW_CUDA(cudaMemcpy(&first, first_.data(), sizeof(first), cudaMemcpyDeviceToHost));
+    if (first == PackFaults::kNone) return Ok{};
+    return error_of(sources[first >> kGroupBits], static_cast<int64_t>(first & ((1ull << kGroupBits) - 1)));
+  }
+
+ private:
+  static constexpr int kGroupBits = 40;
+
+  static Error error_of(const Source& source, int64_t group) {
+    const DevicePart& part = *source.part;
+    const int64_t groups = part.num_cols / kScaleGroup;
+    const int64_t row = part.first_row + group / groups;
+    const int64_t column = part.first_col + group % groups * kScaleGroup;
+    const int64_t first = row * part.whole_cols + column;
+    const auto scale = static_cast<int>(source.scales[first / kScaleGroup]);
+    const int most = is_mx(part.tensor.device.format) ? ops::cuda::max_cell_scale(source.format) : 254;
+    std::string what = strf("the scale of row {}, columns {} to {} is {}: the GPU kernels take up to {}", row,
+                            column, column + kScaleGroup - 1, scale, most);
+    for (int64_t i = 0; scale <= most && i < kScaleGroup; ++i)
+      if (const auto code = static_cast<int>(source.values[first + i]); (code & 0x7f) == 0x7f) {
+        what = strf("row {}, column {} is {:#04x}, which is no number", row, column + i, code);
+        break;
+      }
+    return {Errc::kCorrupt, strf("tensor {}: {}", part.tensor.spec.name, what), part.tensor.spec.name};
+  }
+
+  DeviceBuffer first_;
+};
 
 // What one thread sends with. Its stream keeps order, so that one staging buffer is enough: a copy into it
 // waits for the kernel that reads the one before. The copies of other threads run meanwhile.
@@ -95,15 +144,15 @@ struct Lane {
     return lane;
   }
 
-  void send(const Chunk& chunk, std::byte* memory) {
+  void send(const Chunk& chunk, const PackFaults& faults, std::byte* memory) {
     Slot& slot = slots[next++ % slots.size()];
     slot.sent.wait();
     gather(chunk, slot.buffer.data());
     SPARROW_CUDA(cudaMemcpyAsync(staging.data(), slot.buffer.data(), chunk.bytes(), cudaMemcpyHostToDevice,
                                  stream.get()));
     slot.sent.record(stream.get());
-    const PackSource source = {chunk.source->dtype, staging.data(),
-                               staging.as<const uint8_t>() + chunk.scales_offset()};
+    const PackSource source = {chunk.source->format, staging.data(),
+                               staging.as<const uint8_t>() + chunk.scales_offset(), faults};
     SPARROW_CUDA(launch_pack(pack_target(*chunk.source->part, memory, chunk.first_row, chunk.num_rows),
                              source, stream.get()));
   }
@@ -135,8 +184,9 @@ std::vector<Chunk> cut_into_chunks(const std::vector<Source>& sources, size_t bu
 
 PackTarget pack_target(const DevicePart& part, std::byte* memory, int64_t first_row, int64_t num_rows) {
   return {.out = memory + part.offset,
-          .is_f32 = part.dtype() == DType::kF32,
-          .row_stride = part.row_stride,
+          .format = part.tensor.device.format,
+          .columns = part.matrix_columns,
+          .matrix_row = part.matrix_row,
           .row_run = part.rows.size,
           .row_run_stride = part.rows.stride,
           .col_run = part.columns.size,
@@ -155,6 +205,7 @@ Status copy_parts(std::span<const DevicePart> parts, const Weights& weights, std
     buffer_bytes = std::max(buffer_bytes, source.row_bytes() + kScaleAlignment);
   }
   const std::vector<Chunk> chunks = cut_into_chunks(sources, buffer_bytes);
+  Faults faults = SPARROW_TRY(Faults::create());
   int device = 0;
   SPARROW_CUDA(cudaGetDevice(&device));
   std::atomic<size_t> next{0}, done{0};
@@ -172,7 +223,7 @@ Status copy_parts(std::span<const DevicePart> parts, const Weights& weights, std
       return;
     }
     for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks.size();) {
-      lane->send(chunks[i], memory);
+      lane->send(chunks[i], faults.of(static_cast<size_t>(chunks[i].source - sources.data())), memory);
       const size_t bytes = chunks[i].values_bytes() + chunks[i].scales_bytes();
       const size_t now = done.fetch_add(bytes, std::memory_order_relaxed) + bytes;
       if (worker == 0 && progress) progress(now, total);
@@ -180,6 +231,7 @@ Status copy_parts(std::span<const DevicePart> parts, const Weights& weights, std
     lane->stream.synchronize();
   });
   if (failure) return *failure;
+  SPARROW_TRY(faults.status(sources));
   if (progress) progress(total, total);
   return Ok{};
 }

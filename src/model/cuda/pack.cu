@@ -2,9 +2,10 @@
 #include <algorithm>
 #include <bit>
 
-#include "base/matrix_format.h"
 #include "device/cuda/arguments.h"
 #include "model/cuda/pack.h"
+#include "model/cuda/pack_cells.h"
+#include "ops/cuda/mx/cell.h"
 
 namespace sparrow {
 namespace {
@@ -28,17 +29,41 @@ struct alignas(sizeof(T) * kWidth < 16 ? sizeof(T) * kWidth : 16) Pack {
 template <typename T, int kWidth>
 struct Reader {
   PackSource source;
-  int64_t num_cols;
+  int64_t first_row, num_cols;
 
   __device__ void operator()(int64_t row, int64_t col, float (&out)[kWidth]) const {
     const int64_t at = row * num_cols + col;
     const auto in = *reinterpret_cast<const Pack<T, kWidth>*>(static_cast<const T*>(source.values) + at);
-    if constexpr (sizeof(T) == 1) {
-      const float scale = scale_of(source.scales[at / kScaleGroup]);
-      for (int i = 0; i < kWidth; ++i) out[i] = e4m3_to_float(in.at[i]) * scale;
-    } else {
-      for (int i = 0; i < kWidth; ++i) out[i] = to_float(in.at[i]);
+    for (int i = 0; i < kWidth; ++i) out[i] = to_float(in.at[i]);
+  }
+};
+
+// The same of codes, which a matrix of another format takes expanded.
+template <MatrixFormat kFormat, int kWidth>
+struct CodeReader {
+  PackSource source;
+  int64_t first_row, num_cols;
+
+  __device__ void operator()(int64_t row, int64_t col, float (&out)[kWidth]) const {
+    const int64_t at = row * num_cols + col, group = at / kScaleGroup;
+    const float scale = scale_of(source.scales[group]);
+    bool is_bad = false;
+    for (int i = 0; i < kWidth; ++i) {
+      out[i] = value(at + i) * scale;
+      is_bad |= out[i] != out[i];
     }
+    if (is_bad)
+      atomicMin(source.faults.first,
+                source.faults.tag + static_cast<uint64_t>(first_row * num_cols / kScaleGroup + group));
+  }
+
+  __device__ float value(int64_t at) const {
+    const auto* const bytes = static_cast<const uint8_t*>(source.values);
+    if constexpr (kFormat == MatrixFormat::kMxfp8) return e4m3_to_float(bytes[at]);
+    const uint32_t code = bytes[at / 2] >> (at % 2 * 4) & 15;
+    // Exponent and mantissa, moved into a float's fields, read 2^126 too small.
+    const float magnitude = std::bit_cast<float>((code & 7) << 22) * 0x1p126f;
+    return code & 8 ? -magnitude : magnitude;
   }
 };
 
@@ -60,7 +85,7 @@ struct RandomReader {
 
 template <int kWidth>
 __device__ void write(const PackTarget& t, int64_t at, const float (&in)[kWidth]) {
-  if (t.is_f32) {
+  if (t.format == MatrixFormat::kF32) {
     Pack<float, kWidth> out;
     for (int i = 0; i < kWidth; ++i) out.at[i] = in[i];
     *reinterpret_cast<Pack<float, kWidth>*>(static_cast<float*>(t.out) + at) = out;
@@ -79,11 +104,11 @@ __global__ void __launch_bounds__(kThreads) place_kernel(const PackTarget t, con
        i += int64_t{gridDim.x} * kThreads) {
     const int64_t row = i / per_row, col = (i - row * per_row) * kWidth;
     const int64_t part_row = t.first_row + row;
-    const int64_t out_row = part_row / t.row_run * t.row_run_stride + part_row % t.row_run;
+    const int64_t out_row = t.matrix_row + part_row / t.row_run * t.row_run_stride + part_row % t.row_run;
     const int64_t out_col = col / t.col_run * t.col_run_stride + col % t.col_run;
     float values[kWidth];
     read(row, col, values);
-    write<kWidth>(t, out_row * t.row_stride + out_col, values);
+    write<kWidth>(t, out_row * t.columns + out_col, values);
   }
 }
 
@@ -100,13 +125,14 @@ cudaError_t launch_place(const PackTarget& target, const Read& read, cudaStream_
 bool is_wide(const PackTarget& t) {
   const bool runs_are_wide =
       t.col_run >= t.num_cols || (t.col_run % kWide == 0 && t.col_run_stride % kWide == 0);
-  return t.num_cols % kWide == 0 && t.row_stride % kWide == 0 && runs_are_wide;
+  return t.num_cols % kWide == 0 && t.columns % kWide == 0 && runs_are_wide;
 }
 
-template <typename T>
+template <typename Wide, typename Narrow>
 cudaError_t launch_pack_of(const PackTarget& target, const PackSource& source, cudaStream_t stream) {
-  return is_wide(target) ? launch_place<kWide>(target, Reader<T, kWide>{source, target.num_cols}, stream)
-                         : launch_place<1>(target, Reader<T, 1>{source, target.num_cols}, stream);
+  return is_wide(target)
+             ? launch_place<kWide>(target, Wide{source, target.first_row, target.num_cols}, stream)
+             : launch_place<1>(target, Narrow{source, target.first_row, target.num_cols}, stream);
 }
 
 void check_target(const Arguments& arguments, const PackTarget& t) {
@@ -114,9 +140,22 @@ void check_target(const Arguments& arguments, const PackTarget& t) {
       .range("num_rows", t.num_rows, 0, INT64_MAX)
       .range("num_cols", t.num_cols, 0, INT64_MAX)
       .range("first_row", t.first_row, 0, INT64_MAX)
-      .range("row_stride", t.row_stride, 0, INT64_MAX)
+      .range("columns", t.columns, 0, INT64_MAX)
+      .range("matrix_row", t.matrix_row, 0, INT64_MAX)
       .range("row_run", t.row_run, 1, INT64_MAX)
       .range("col_run", t.col_run, 1, INT64_MAX);
+  if (!is_mx(t.format)) return;
+  arguments.multiple("columns", t.columns, ops::cuda::kCellColumns)
+      .multiple("num_cols", t.num_cols, kScaleGroup);
+  if (t.col_run < t.num_cols)
+    arguments.multiple("col_run", t.col_run, kScaleGroup)
+        .multiple("col_run_stride", t.col_run_stride, kScaleGroup);
+}
+
+void check_source(const Arguments& arguments, const PackTarget& target, const auto& random) {
+  arguments.range("first_row", random.first_row, 0, INT64_MAX)
+      .range("first_col", random.first_col, 0, INT64_MAX)
+      .range("whole_cols", random.whole_cols, random.first_col + target.num_cols, INT64_MAX);
 }
 
 }  // namespace
@@ -125,29 +164,48 @@ cudaError_t launch_pack(const PackTarget& target, const PackSource& source, cuda
   const Arguments arguments("launch_pack");
   check_target(arguments, target);
   arguments.pointer("values", source.values);
-  if (source.dtype == DType::kF8E4M3)
-    arguments.pointer("scales", source.scales, 1).multiple("num_cols", target.num_cols, kScaleGroup);
-  switch (source.dtype) {
-    case DType::kF32:
-      return launch_pack_of<float>(target, source, stream);
-    case DType::kBF16:
-      return launch_pack_of<BFloat16>(target, source, stream);
-    case DType::kF8E4M3:
-      return launch_pack_of<uint8_t>(target, source, stream);
-    default:
-      return cudaErrorInvalidValue;
+  if (is_mx(source.format))
+    arguments.pointer("scales", source.scales, 1)
+        .multiple("num_cols", target.num_cols, kScaleGroup)
+        .pointer("faults", source.faults.first, alignof(unsigned long long));
+  if (is_mx(target.format)) {
+    arguments.require("format", source.format == target.format, "must be the cells' own");
+    return launch_pack_cells(target, source, stream);
   }
+  switch (source.format) {
+    case MatrixFormat::kF32:
+      return launch_pack_of<Reader<float, kWide>, Reader<float, 1>>(target, source, stream);
+    case MatrixFormat::kBF16:
+      return launch_pack_of<Reader<BFloat16, kWide>, Reader<BFloat16, 1>>(target, source, stream);
+    case MatrixFormat::kMxfp8:
+      return launch_pack_of<CodeReader<MatrixFormat::kMxfp8, kWide>, CodeReader<MatrixFormat::kMxfp8, 1>>(
+          target, source, stream);
+    case MatrixFormat::kMxfp4:
+      return launch_pack_of<CodeReader<MatrixFormat::kMxfp4, kWide>, CodeReader<MatrixFormat::kMxfp4, 1>>(
+          target, source, stream);
+  }
+  return cudaErrorInvalidValue;
 }
 
 cudaError_t launch_fill_random(const PackTarget& target, const RandomSource& source, cudaStream_t stream) {
   const Arguments arguments("launch_fill_random");
   check_target(arguments, target);
-  arguments.range("first_row", source.first_row, 0, INT64_MAX)
-      .range("first_col", source.first_col, 0, INT64_MAX)
-      .range("whole_cols", source.whole_cols, source.first_col + target.num_cols, INT64_MAX);
+  check_source(arguments, target, source);
+  arguments.require("format", !is_mx(target.format), "must not be cells");
   const float step = source.spread.step();
   return is_wide(target) ? launch_place<kWide>(target, RandomReader<kWide>{source, step}, stream)
                          : launch_place<1>(target, RandomReader<1>{source, step}, stream);
+}
+
+cudaError_t launch_fill_random_cells(const PackTarget& target, const RandomCells& source,
+                                     cudaStream_t stream) {
+  const Arguments arguments("launch_fill_random_cells");
+  check_target(arguments, target);
+  check_source(arguments, target, source);
+  arguments.require("format", is_mx(target.format), "must be cells")
+      .multiple("first_col", source.first_col, kScaleGroup)
+      .multiple("whole_cols", source.whole_cols, kScaleGroup);
+  return launch_random_cells(target, source, stream);
 }
 
 }  // namespace sparrow

@@ -7,26 +7,37 @@
 
 #include <cstdint>
 
-#include "base/dtype.h"
+#include "base/matrix_format.h"
 #include "checkpoint/random/random_bits.h"
 
 namespace sparrow {
 
-// Rows [first_row, first_row + num_rows) of a part: its element [r, c] goes to
-// (r / row_run * row_run_stride + r % row_run) * row_stride + c / col_run * col_run_stride + c % col_run.
+// Rows [first_row, first_row + num_rows) of a part: its element [r, c] is the matrix's element
+// [matrix_row + r / row_run * row_run_stride + r % row_run, c / col_run * col_run_stride + c % col_run].
 struct PackTarget {
-  void* out;  // the part's first element, 16-byte aligned: bf16, or f32 where is_f32
-  bool is_f32;
-  int64_t row_stride;
+  void* out;            // the matrix, 16-byte aligned
+  MatrixFormat format;  // of the matrix; MXFP8 and MXFP4: cells
+  int64_t columns;      // of the matrix
+  int64_t matrix_row;
   int64_t row_run, row_run_stride;
   int64_t col_run, col_run_stride;
   int64_t first_row, num_rows, num_cols;
 };
 
+// Of a tensor whose groups of 32 numbers hold what may not be: NaN, or what a cell has no room for.
+// The smallest `tag` + index of a group, counted row by row from the part's first, ends up in `first`.
+struct PackFaults {
+  unsigned long long* first = nullptr;  // on the device; starts with kNone
+  uint64_t tag = 0;
+
+  static constexpr unsigned long long kNone = ~0ull;
+};
+
 struct PackSource {
-  DType dtype;            // F32, BF16 or F8_E4M3
+  MatrixFormat format;    // cells take their own, bf16 and f32 any
   const void* values;     // [num_rows, num_cols], 16-byte aligned
-  const uint8_t* scales;  // [num_rows, num_cols / 32] e8m0, for F8_E4M3, whose rows are multiples of 32
+  const uint8_t* scales;  // [num_rows, num_cols / 32] e8m0, for MXFP8 and MXFP4: num_cols is a multiple of 32
+  PackFaults faults;      // for these formats, too
 };
 
 // Narrowing rounds to nearest, ties to even; everything else is exact.
@@ -40,6 +51,16 @@ struct RandomSource {
   int64_t first_row, first_col, whole_cols;
 };
 
+// Of a matrix that is no cells.
 cudaError_t launch_fill_random(const PackTarget& target, const RandomSource& source, cudaStream_t stream);
+
+// The same of codes and their scales.
+struct RandomCells {
+  RandomBytes codes, scales;
+  int64_t first_row, first_col, whole_cols;
+};
+
+cudaError_t launch_fill_random_cells(const PackTarget& target, const RandomCells& source,
+                                     cudaStream_t stream);
 
 }  // namespace sparrow
