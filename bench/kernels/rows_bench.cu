@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Times the small operations of the forward pass (norms, router, layers of one row, sampler) over a
+// Times the small operations of the forward pass (norms, router, linear layers, sampler) over a
 // fixed list of cases: median of graph replays, inputs rotated past the L2 where they are larger than a tenth
 // of it. Prints the floor: each byte once at 4,459 GB/s read or 4,275 GB/s copied, or the arithmetic at 809
 // TFLOP/s.
@@ -14,6 +14,7 @@
 #include "ops/cuda/rows.h"
 #include "ops/cuda/sample/sample.h"
 #include "ops/sample_batch.h"
+#include "products.h"
 
 namespace {
 
@@ -158,6 +159,55 @@ void run_linear_held(const BenchCase& c, const Options& options, cudaStream_t st
   for (void* data : {w, x, out}) CHECK(cudaFree(data));
 }
 
+// Cells of random codes whose numbers are of order 2^-5.
+__global__ void fill_cells(uint32_t* data, int64_t cells, int cell_words, int code_words, uint32_t scales) {
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < cells * cell_words;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    uint32_t x = static_cast<uint32_t>(i) * 2654435761u + 1;
+    x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
+    data[i] = i % cell_words < code_words ? x : scales;
+  }
+}
+
+// Several matrices of a format, one after the other.
+void* random_matrices(sparrow::MatrixFormat format, int64_t rows, int64_t columns, int sets) {
+  if (!sparrow::is_mx(format)) return random_bf16(rows * columns * sets, 1);
+  const int64_t bytes = cell_matrix_bytes(format, rows, columns) * sets;
+  auto* const data = allocate<uint32_t>(bytes / 4);
+  const uint32_t scale = cell_scale(format, 114);
+  fill_cells<<<1024, 256>>>(data, bytes / cell_bytes(format), cell_bytes(format) / 4,
+                            cell_code_bytes(format) / 4, scale * 0x01010101u);
+  return data;
+}
+
+// A linear layer as a step runs it: with what is measured to be the fastest. Rotates over layers.
+void run_linear(const BenchCase& c, const Options& options, cudaStream_t stream, int out_features,
+                sparrow::MatrixFormat format) {
+  const int64_t numbers = int64_t{out_features} * c.columns;
+  const int64_t bytes =
+      sparrow::is_mx(format) ? cell_matrix_bytes(format, out_features, c.columns) : numbers * 2;
+  const int sets = rotations(bytes);
+  auto* const weights = static_cast<uint8_t*>(random_matrices(format, out_features, c.columns, sets));
+  auto *const x = random_bf16(int64_t{c.rows} * c.columns, 2),
+              *const out = allocate<__nv_bfloat16>(int64_t{c.rows} * out_features),
+              *const expanded = allocate<__nv_bfloat16>(numbers);
+  auto* const workspace = allocate<uint8_t>(kProductWorkspaceBytes);
+  CHECK(cudaDeviceSynchronize());
+  Products products(workspace, expanded);
+  std::vector<DeviceMatrix> layers;
+  for (int i = 0; i < sets; ++i) layers.push_back({format, weights + i * bytes, out_features, c.columns});
+  products.tune(std::span(layers).first(std::min<size_t>(layers.size(), 8)), c.rows, x, out, stream);
+  const Timing timing = time_launches(stream, sets, options.once, [&](int i) {
+    products.run(layers[i], c.rows, x, out, stream);
+    return cudaSuccess;
+  });
+  const double read = (bytes + c.rows * (c.columns + out_features) * 2.0) / kReadBytesPerUs;
+  print_line(options, c.name, timing, std::max(read, 2.0 * c.rows * numbers / kFlopsPerUs), 0);
+  for (void* data : {static_cast<void*>(weights), static_cast<void*>(x), static_cast<void*>(out),
+                     static_cast<void*>(expanded), static_cast<void*>(workspace)})
+    CHECK(cudaFree(data));
+}
+
 constexpr int kVocabulary = 200064;
 
 void run_sample(const BenchCase& c, const Options& options, cudaStream_t stream, const SampleSpec& spec) {
@@ -244,6 +294,17 @@ std::vector<BenchCase> cases() {
                     run_linear_held(c, options, stream, 6144);
                   },
                   1, 1024});
+  // q/k/v and output of a rank of eight and of four.
+  for (const auto& [out, in] : {std::pair{1536, 6144}, {6144, 1024}, {2560, 6144}, {6144, 2048}})
+    for (const int rows : {1, 8, 64, 256, 1024, 8192})
+      for (const auto format :
+           {sparrow::MatrixFormat::kBF16, sparrow::MatrixFormat::kMxfp8, sparrow::MatrixFormat::kMxfp4})
+        list.push_back({"linear/" + std::to_string(out) + "x" + std::to_string(in) + "/" +
+                            std::string(sparrow::name_of(format)) + "/T" + std::to_string(rows),
+                        [out = out, format](const BenchCase& c, const Options& options, cudaStream_t stream) {
+                          run_linear(c, options, stream, out, format);
+                        },
+                        rows, in});
   const auto add_sample = [&](const char* name, const SampleSpec& spec) {
     for (const int rows : {1, 64})
       list.push_back({"sample/" + std::string(name) + "/R" + std::to_string(rows),

@@ -12,7 +12,7 @@ namespace {
 
 class StepCostTest : public testing::Test {
  protected:
-  const ModelConfig config = parse_config(test::m3_config_json(), "").value();
+  ModelConfig config = parse_config(test::m3_config_json(), "").value();
   const std::vector<int> all_hit = std::vector<int>(config.num_layers, config.num_experts);
 
   PartCost cost(const char* part, const StepWork& work, int ranks = 8) const {
@@ -26,13 +26,16 @@ class StepCostTest : public testing::Test {
 // A step of one token that hits every expert reads every weight once; the ledger counts them from the list of
 // tensors.
 TEST_F(StepCostTest, OneTokenThatHitsAllExpertsReadsAllWeights) {
-  for (const int ranks : {1, 4, 8}) {
-    const Ledger ledger = make_ledger(config, {.size = ranks}, DType::kBF16, DType::kBF16, false);
-    double weights = 0;
-    for (const char* part : {"q/k/v product", "output product", "router", "experts", "vocabulary"})
-      weights += cost(part, {.experts_hit = all_hit}, ranks).bytes;
-    const double embedding = 2.0 * config.vocab_size * config.hidden_size / ranks;  // one row of it is read
-    EXPECT_NEAR(weights / (static_cast<double>(ledger.weight_bytes) - embedding), 1, 2e-3) << ranks;
+  for (const QuantFormat quant : {QuantFormat::kNone, QuantFormat::kMxfp8, QuantFormat::kMxfp4}) {
+    config.quant = quant;
+    for (const int ranks : {1, 4, 8}) {
+      const Ledger ledger = make_ledger(config, {.size = ranks}, DType::kBF16, DType::kBF16, false);
+      double weights = 0;
+      for (const char* part : {"q/k/v product", "output product", "router", "experts", "vocabulary"})
+        weights += cost(part, {.experts_hit = all_hit}, ranks).bytes;
+      const double embedding = 2.0 * config.vocab_size * config.hidden_size / ranks;  // one row of it is read
+      EXPECT_NEAR(weights / (static_cast<double>(ledger.weight_bytes) - embedding), 1, 2e-3) << ranks;
+    }
   }
 }
 

@@ -10,7 +10,9 @@ CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& o) {
   CLI::App* command = app.get_subcommand("bench")->add_subcommand(
       "step", "One step of one GPU, part by part: time, bytes, operations, floor");
   command->add_option("--model", o.model, "Folder of the checkpoint")->type_name("DIR");
-  command->add_option("--preset", o.preset, "Or a preset, such as m3: its shapes with random weights")
+  command
+      ->add_option("--preset", o.preset,
+                   "Or a preset, such as m3, m3-mxfp8, m3-mxfp4: its shapes with random weights")
       ->type_name("NAME");
   command
       ->add_option("--tensor-parallel-size", o.tensor_parallel_size,

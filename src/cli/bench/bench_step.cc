@@ -166,10 +166,15 @@ Status check(const BenchStepOptions& options) {
   return Ok{};
 }
 
-// Of the preset's shapes, without weights.
-Result<ModelConfig> preset_config(const std::string& preset) {
-  const SyntheticConfig text = SPARROW_TRY(synthetic_config(preset, DType::kBF16));
-  return parse_config(text.config_json, text.generation_config_json);
+// Of the preset's shapes, without weights; -mxfp8 or -mxfp4 behind its name quantises it.
+Result<ModelConfig> preset_config(std::string preset) {
+  constexpr std::string_view kMxfp8 = "-mxfp8", kMxfp4 = "-mxfp4";
+  const bool mxfp8 = preset.ends_with(kMxfp8), mxfp4 = preset.ends_with(kMxfp4);
+  if (mxfp8 || mxfp4) preset.resize(preset.size() - kMxfp8.size());
+  const SyntheticConfig text = SPARROW_TRY(synthetic_config(preset, mxfp8 ? DType::kF8E4M3 : DType::kBF16));
+  ModelConfig config = SPARROW_TRY(parse_config(text.config_json, text.generation_config_json));
+  if (mxfp4) config.quant = QuantFormat::kMxfp4;
+  return config;
 }
 
 }  // namespace

@@ -3,11 +3,20 @@
 
 #include <algorithm>
 
+#include "model/device_layout.h"
+
 namespace sparrow::cli {
 namespace {
 
 constexpr double kBf16 = 2, kF32 = 4;
 constexpr double kBlock = 128;
+
+// A number of a matrix, with its share of a scale.
+double bytes_of_number(MatrixFormat format) {
+  const double element =
+      static_cast<double>(size_of(dtype_of(format))) / static_cast<double>(values_per_element(format));
+  return is_mx(format) ? element + 1.0 / static_cast<double>(kScaleGroup) : element;
+}
 
 // Keys that the new tokens of one request see, summed over them, where each sees at most `most`.
 double keys_seen(const StepWork& work, double most) {
@@ -41,11 +50,17 @@ std::vector<PartCost> step_cost(const ModelConfig& config, const ParallelConfig&
     cost.bytes += n * k * weight_size + rows * (n + k) * kBf16;
     cost.flops += 2 * rows * n * k;
   };
+  const DeviceLayout layout = make_device_layout(config, parallel).value();  // a rank of it has run
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const bool sparse = config.layer_is_sparse[layer];
+    const auto number = [&](DeviceTensor of) {
+      return bytes_of_number(layout.layers[static_cast<size_t>(layer)].tensors[of].format);
+    };
+    const double expert_number =  // of gate, up and down together
+        2 * number(DeviceTensor::kGateUp) + number(DeviceTensor::kDown);
     const double rows_of_qkv = q_dim + 2 * kv_dim + (sparse ? kv_dim + head : 0);
     norm.bytes += 2 * tokens * hidden * 4 * kBf16;  // twice: residual and delta in, residual and norm out
-    product(projection, rows_of_qkv, hidden, tokens, kBf16);
+    product(projection, rows_of_qkv, hidden, tokens, number(DeviceTensor::kQkv));
     store.bytes += tokens * (rows_of_qkv + q_dim + (sparse ? kv_dim : 0)) * kBf16 + tokens * kv_row +
                    (sparse ? tokens * index_row : 0);
     if (sparse) {
@@ -60,18 +75,18 @@ std::vector<PartCost> step_cost(const ModelConfig& config, const ParallelConfig&
       dense.bytes += requests * context * kv_row + 2 * tokens * q_dim * kBf16;
       dense.flops += requests * 4 * q_dim * keys_seen(work, context);
     }
-    product(output, hidden, q_dim, tokens, kBf16);
+    product(output, hidden, q_dim, tokens, number(DeviceTensor::kO));
     if (config.layer_is_moe[layer]) {
       const double inter = static_cast<double>(config.expert_intermediate_size) / parallel.size;
       const double shared = static_cast<double>(config.shared_intermediate_size) / parallel.size;
       router.bytes += config.num_experts * hidden * kF32 + tokens * hidden * kBf16;
       router.flops += 2 * tokens * config.num_experts * hidden;
       experts.bytes +=
-          3 * hidden * kBf16 * (work.experts_hit[layer] * inter + shared) + 2 * tokens * hidden * kBf16;
+          hidden * expert_number * (work.experts_hit[layer] * inter + shared) + 2 * tokens * hidden * kBf16;
       experts.flops += 6 * hidden * tokens * (config.experts_per_token * inter + shared);
     } else {
       const double inter = static_cast<double>(config.dense_intermediate_size) / parallel.size;
-      experts.bytes += 3 * hidden * inter * kBf16 + 2 * tokens * hidden * kBf16;
+      experts.bytes += hidden * inter * expert_number + 2 * tokens * hidden * kBf16;
       experts.flops += 6 * hidden * tokens * inter;
     }
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // StepCost: bytes and operations that a step cannot do without, part by part: every weight and every cached
-// key that is needed, read once. What `bench step` holds its times against. Plain arithmetic.
+// key that is needed, read once, as it lies in GPU memory. What `bench step` holds its times against. Plain
+// arithmetic.
 #pragma once
 
 #include <cstdint>
