@@ -23,7 +23,7 @@ void tell(const char* kernels, int threads, size_t weight_bytes, size_t cache_by
       stderr);
 }
 
-void tell_gpu(const EngineInfo& info, int64_t max_model_tokens) {
+void tell_gpu(const EngineInfo& info, int64_t max_model_tokens, const GpuOptions& gpu) {
   const auto row = [](const char* name, size_t bytes, const std::string& what) {
     std::fputs(strf("  {:<12}{:>9.2f} GiB  {}\n", name, static_cast<double>(bytes) / (1 << 30), what).c_str(),
                stderr);
@@ -32,8 +32,9 @@ void tell_gpu(const EngineInfo& info, int64_t max_model_tokens) {
   row("weights", info.weight_bytes, "");
   row("workspace", info.workspace_bytes, "of the largest step");
   row("cache", info.cache_bytes,
-      strf("{} blocks, {} tokens: {} requests of {} tokens", info.num_blocks, info.cache_tokens,
-           info.cache_tokens / std::max<int64_t>(max_model_tokens, 1), max_model_tokens));
+      strf("{} blocks, {} tokens: {} requests of {} tokens; K and V {}, index keys {}", info.num_blocks,
+           info.cache_tokens, info.cache_tokens / std::max<int64_t>(max_model_tokens, 1), max_model_tokens,
+           type_name(gpu.kv_dtype), type_name(gpu.index_dtype)));
   const size_t taken = info.weight_bytes + info.workspace_bytes + info.cache_bytes;
   row("left", info.device_bytes - std::min(taken, info.device_bytes), "");
 }
@@ -42,6 +43,22 @@ constexpr uint64_t kDummySeed = 0;
 
 Device device_of(const LoadOptions& options) {
   return options.device == "cuda" ? Device::kCuda : Device::kCpu;
+}
+
+Result<DType> cache_dtype(std::string_view flag, std::string_view value, DType model_dtype, Device device) {
+  const bool on_gpu = device == Device::kCuda;
+  if (value == "auto") return on_gpu ? DType::kBF16 : model_dtype;
+  if (value == "bfloat16" || value == "bf16") {
+    if (on_gpu || model_dtype == DType::kBF16) return DType::kBF16;
+    return Error{Errc::kUnsupported,
+                 strf("{} {}: on the CPU the cache of a float32 model is float32", flag, value)};
+  }
+  if (value != "fp8" && value != "fp8_e4m3")
+    return Error{Errc::kInvalidArgument,
+                 strf("{} must be auto, bfloat16 (bf16) or fp8 (fp8_e4m3), got {}", flag, value)};
+  if (on_gpu) return DType::kF8E4M3;
+  return Error{Errc::kUnsupported,
+               strf("{} {}: needs a GPU; on the CPU the cache has the model's own type", flag, value)};
 }
 
 bool has_weights(const std::filesystem::path& dir) {
@@ -73,24 +90,15 @@ int64_t default_cache_tokens(int64_t block_bytes, int64_t machine_bytes) {
   return std::clamp<int64_t>(blocks * kBlockTokens, kBlockTokens, kDefaultCacheTokens);
 }
 
-Result<DType> cache_dtype(std::string_view flag, DType model_dtype, Device device) {
-  const bool on_gpu = device == Device::kCuda;
-  if (flag == "auto") return on_gpu ? DType::kBF16 : model_dtype;
-  if (flag == "bfloat16") {
-    if (on_gpu || model_dtype == DType::kBF16) return DType::kBF16;
-    return Error{Errc::kUnsupported,
-                 "--kv-cache-dtype bfloat16: on the CPU the cache of a float32 model is float32"};
-  }
-  if (flag != "fp8" && flag != "fp8_e4m3")
-    return Error{Errc::kInvalidArgument,
-                 strf("--kv-cache-dtype must be auto, bfloat16, fp8 or fp8_e4m3, got {}", flag)};
-  if (on_gpu) return DType::kF8E4M3;
-  return Error{Errc::kUnsupported,
-               strf("--kv-cache-dtype {}: needs a GPU; on the CPU the cache has the model's own type", flag)};
+std::string_view type_name(DType dtype) {
+  return dtype == DType::kF32 ? "f32" : dtype == DType::kBF16 ? "bf16" : "fp8";
 }
 
-DType index_dtype(DType kv_dtype) {
-  return kv_dtype == DType::kF8E4M3 ? DType::kBF16 : kv_dtype;
+Result<CacheTypes> cache_types(const LoadOptions& options, DType model_dtype, Device device) {
+  return CacheTypes{
+      .kv = SPARROW_TRY(cache_dtype("--kv-cache-dtype", options.kv_cache_dtype, model_dtype, device)),
+      .index =
+          SPARROW_TRY(cache_dtype("--index-cache-dtype", options.index_cache_dtype, model_dtype, device))};
 }
 
 Status check_isa(const LoadOptions& options) {
@@ -123,7 +131,7 @@ Status check(const LoadOptions& options) {
   if (options.load_format != "auto" && options.load_format != "dummy")
     return Error{Errc::kUnsupported, strf("--load-format {}: auto (the checkpoint) or dummy (random weights)",
                                           options.load_format)};
-  SPARROW_TRY(cache_dtype(options.kv_cache_dtype, DType::kBF16, device_of(options)));
+  SPARROW_TRY(cache_types(options, DType::kBF16, device_of(options)));
   if (options.hf_overrides.empty()) return Ok{};
   SPARROW_TRY(JsonDocument::parse(options.hf_overrides, "--hf-overrides"));
   return Ok{};
@@ -151,14 +159,14 @@ Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadO
                    checkpoint.error().message + "; --load-format dummy runs with random weights"};
     return checkpoint;
   }
-  SPARROW_TRY(cache_dtype(options.kv_cache_dtype, checkpoint->config().dtype, device_of(options)));
+  SPARROW_TRY(cache_types(options, checkpoint->config().dtype, device_of(options)));
   bar.finish();
   return checkpoint;
 }
 
 Result<int64_t> cache_block_bytes(const ModelConfig& config, const LoadOptions& options) {
-  const DType kv = SPARROW_TRY(cache_dtype(options.kv_cache_dtype, config.dtype, device_of(options)));
-  return make_ledger(config, {}, kv, index_dtype(kv), /*vision=*/false).block_bytes();
+  const CacheTypes types = SPARROW_TRY(cache_types(options, config.dtype, device_of(options)));
+  return make_ledger(config, {}, types.kv, types.index, /*vision=*/false).block_bytes();
 }
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& dir,
@@ -184,8 +192,9 @@ Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, Engin
   options.device = device_of(load);
   options.cpu.isa = ops::cpu_isa_named(load.isa);
   if (options.device == Device::kCuda) {
-    options.gpu.kv_dtype =
-        SPARROW_TRY(cache_dtype(load.kv_cache_dtype, checkpoint.config().dtype, options.device));
+    const CacheTypes types = SPARROW_TRY(cache_types(load, checkpoint.config().dtype, options.device));
+    options.gpu.kv_dtype = types.kv;
+    options.gpu.index_dtype = types.index;
     options.gpu.batch_invariant = load.batch_invariant;
     if (load.gpu_memory_utilization) options.gpu.memory_utilization = *load.gpu_memory_utilization;
     if (load.load_format == "dummy") options.gpu.dummy_seed = kDummySeed;
@@ -200,7 +209,7 @@ Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, Engin
   const EngineInfo& info = engine->info();
   if (options.device == Device::kCuda) {
     bar.finish();
-    tell_gpu(info, engine->limits().max_model_tokens);
+    tell_gpu(info, engine->limits().max_model_tokens, options.gpu);
   } else {
     tell(info.kernels.c_str(), info.threads, checkpoint.weight_bytes(), info.cache_bytes, info.cache_tokens);
   }

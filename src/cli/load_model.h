@@ -28,11 +28,16 @@ Status check(const LoadOptions& options);
 
 Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadOptions& options = {});
 
-// The type that --kv-cache-dtype means for K and V. Error: the device has no such cache. This is the one
-// place that says which device has which.
-Result<DType> cache_dtype(std::string_view flag, DType model_dtype, Device device);
-// The type of index keys beside K and V of that type.
-DType index_dtype(DType kv_dtype);
+// What --kv-cache-dtype and --index-cache-dtype mean. Error: the device has no such cache. This is the one
+// place that says which device has which. Index keys are fp8 only for who asks for it: fp8 K and V round what
+// is attended to, fp8 index keys change which blocks are.
+struct CacheTypes {
+  DType kv = DType::kBF16, index = DType::kBF16;
+};
+Result<CacheTypes> cache_types(const LoadOptions& options, DType model_dtype, Device device);
+
+// "bf16", as users are told.
+std::string_view type_name(DType dtype);
 
 // The tokenizer of a model's folder, knowing all ids of the model; null where the folder has none.
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& dir,

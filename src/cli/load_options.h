@@ -8,11 +8,12 @@
 namespace sparrow::cli {
 
 struct LoadOptions {
-  std::string hf_overrides;             // JSON that changes config.json; empty: nothing
-  std::string load_format = "auto";     // "auto": the checkpoint; "dummy": random weights, none are read
-  std::string kv_cache_dtype = "auto";  // "auto", "bfloat16", "fp8", "fp8_e4m3"
-  std::string device = "auto";          // "cpu", "cuda"; "auto" until resolve_device() has looked
-  std::string isa = "auto";             // instruction set of a CPU: "avx2", "avx512", "avx512-bf16", "amx"
+  std::string hf_overrides;                // JSON that changes config.json; empty: nothing
+  std::string load_format = "auto";        // "auto": the checkpoint; "dummy": random weights, none are read
+  std::string kv_cache_dtype = "auto";     // of K and V: "auto", "bfloat16", "fp8"; see cache_types()
+  std::string index_cache_dtype = "auto";  // of index keys, likewise
+  std::string device = "auto";             // "cpu", "cuda"; "auto" until resolve_device() has looked
+  std::string isa = "auto";                // instruction set of a CPU: "avx2", "avx512", "avx512-bf16", "amx"
   std::optional<double> gpu_memory_utilization;  // share of the GPU's memory; none: the command's own
   bool batch_invariant = false;                  // on a GPU; a CPU always is
 };

@@ -28,6 +28,7 @@ struct GpuOptions {
   int ordinal = 0;                     // which GPU, as CUDA counts them
   int parallel_size = 1, rank = 0;     // tensor parallelism: the part of the model this device holds
   DType kv_dtype = DType::kBF16;       // of K and V in the cache: bf16 or e4m3
+  DType index_dtype = DType::kBF16;    // of its index keys, likewise
   double memory_utilization = 0.9;     // of the device's memory, for all there is
   bool graphs = true;                  // replay decode steps from CUDA graphs
   bool batch_invariant = false;        // outputs depend, to the bit, on their request alone; slower

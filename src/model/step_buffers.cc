@@ -8,11 +8,15 @@ namespace sparrow {
 msa::gpu::PlanConfig attention_plan(const ModelConfig& config, const RankShape& rank,
                                     const GpuStepLimits& limits, const RotaryFrequencies& rotary) {
   using msa::gpu::CacheType;
+  const auto cache_type = [](DType dtype) {
+    return dtype == DType::kBF16 ? CacheType::kBF16 : CacheType::kE4M3;
+  };
   return {.heads = {rank.query_heads, rank.kv_heads},
           .selection = {.top_k = config.top_k_blocks,
                         .local_blocks = config.local_blocks,
                         .init_blocks = config.init_blocks},
-          .kv_type = limits.kv_dtype == DType::kBF16 ? CacheType::kBF16 : CacheType::kE4M3,
+          .kv_type = cache_type(limits.kv_dtype),
+          .index_type = cache_type(limits.index_dtype),
           .max_requests = limits.max_step_sequences,
           .max_queries = limits.max_step_tokens,
           .max_blocks = static_cast<int>(blocks_for_tokens(limits.max_context)),

@@ -21,7 +21,7 @@ struct GpuStepLimits {
   int max_step_sequences = 0;  // of a step
   int max_logits = 0;          // rows of logits kept at a time
   int64_t max_context = 0;
-  DType kv_dtype = DType::kBF16;
+  DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;  // of the cache: bf16 or e4m3
   bool batch_invariant = false;  // a row's bits do not depend on the rest of the step; slower
 };
 

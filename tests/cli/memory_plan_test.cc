@@ -52,6 +52,11 @@ TEST(MemoryPlan, OfTheRealModelAgreesWithPublishedSizes) {
   EXPECT_EQ(eight.block_bytes(), 45312 * 128);
   const MemoryPlan fp8 = plan_of(m3(), {.gpus = 8, .kv_cache_dtype = "fp8"});
   EXPECT_EQ(fp8.block_bytes(), 29952 * 128);
+  const MemoryPlan index = plan_of(m3(), {.gpus = 8, .index_cache_dtype = "fp8"});
+  EXPECT_EQ(index.block_bytes(), 38016 * 128);
+  const MemoryPlan both = plan_of(m3(), {.gpus = 8, .kv_cache_dtype = "fp8", .index_cache_dtype = "fp8"});
+  EXPECT_EQ(both.block_bytes() * 2, eight.block_bytes());
+  EXPECT_GT(both.cache_tokens(), 2 * eight.cache_tokens() - 2 * 128);
 }
 
 TEST(MemoryPlan, OfTheQuantisedModelSaysWhatIsStoredAndWhatIsHeld) {
@@ -75,10 +80,12 @@ TEST(MemoryPlan, SharesOutExactlyWhatMayBeUsed) {
 
 // What is shown is what the engine counts for itself, row by row.
 TEST(MemoryPlan, ShowsWhatARankAllocates) {
-  for (const char* type : {"auto", "fp8"}) {
+  for (const auto& [kv, index] :
+       {std::pair{"auto", "auto"}, {"fp8", "auto"}, {"auto", "fp8"}, {"fp8", "fp8"}}) {
     const MemoryPlan plan = plan_of(m3(), {.gpus = 8,
                                            .max_model_len = 131072,
-                                           .kv_cache_dtype = type,
+                                           .kv_cache_dtype = kv,
+                                           .index_cache_dtype = index,
                                            .max_step_sequences = 64,
                                            .max_step_tokens = 2048});
     const GpuMemory memory = plan_gpu_memory(m3(), {.size = 8},
@@ -86,7 +93,8 @@ TEST(MemoryPlan, ShowsWhatARankAllocates) {
                                               .max_step_sequences = 64,
                                               .max_logits = 256,
                                               .max_context = 131072,
-                                              .kv_dtype = plan.kv_dtype},
+                                              .kv_dtype = plan.kv_dtype,
+                                              .index_dtype = plan.index_dtype},
                                              /*num_sms=*/132)
                                  .value();
     EXPECT_EQ(plan.weight_bytes, memory.weight_bytes);
@@ -117,12 +125,18 @@ TEST(MemoryPlan, WhatDoesNotFitIsToldWhatWould) {
   const MemoryPlan length = plan_of(m3(), {.gpus = 8, .max_model_len = 700'000});
   EXPECT_FALSE(length.fits);
   EXPECT_THAT(length.advice.front(), HasSubstr("a request of 700,000 tokens"));
-  EXPECT_THAT(length.advice, Contains(StartsWith("fits with --kv-cache-dtype fp8")));
+  EXPECT_THAT(length.advice, Contains(StartsWith("fits with --kv-cache-dtype fp8:")));
+  EXPECT_THAT(length.advice, Contains(StartsWith("fits with --kv-cache-dtype fp8 --index-cache-dtype fp8:")));
   const std::string shorter = strf("fits with --max-model-len {}", length.cache_tokens());
   EXPECT_THAT(length.advice, Contains(shorter));
   // The advice is true.
   EXPECT_TRUE(plan_of(m3(), {.gpus = 8, .max_model_len = length.cache_tokens()}).fits);
   EXPECT_TRUE(plan_of(m3(), {.gpus = 8, .max_model_len = 700'000, .kv_cache_dtype = "fp8"}).fits);
+  // A million tokens take both.
+  MemoryPlanOptions million{.gpus = 8, .max_model_len = 1'000'000, .kv_cache_dtype = "fp8"};
+  EXPECT_THAT(plan_of(m3(), million).advice, Contains(HasSubstr("--index-cache-dtype fp8:")));
+  million.index_cache_dtype = "fp8";
+  EXPECT_TRUE(plan_of(m3(), million).fits);
 
   const MemoryPlan cache = plan_of(m3(), {.gpus = 8, .kv_cache_bytes = int64_t{100} << 30});
   EXPECT_FALSE(cache.fits);
@@ -156,6 +170,9 @@ TEST(MemoryPlan, FlagsThatMakeNoSenseAreRefused) {
   EXPECT_THAT(refusal({.gpus = 2, .gpu = "cpu"}), HasSubstr("--gpus 2"));
   EXPECT_THAT(refusal({.gpu = "cpu", .kv_cache_dtype = "fp8"}), HasSubstr("needs a GPU"));
   EXPECT_THAT(refusal({.kv_cache_dtype = "int8"}), HasSubstr("--kv-cache-dtype must be"));
+  EXPECT_THAT(refusal({.gpu = "cpu", .index_cache_dtype = "fp8"}),
+              HasSubstr("--index-cache-dtype fp8: needs a GPU"));
+  EXPECT_THAT(refusal({.index_cache_dtype = "int8"}), HasSubstr("--index-cache-dtype must be"));
   EXPECT_THAT(refusal({.max_model_len = 1 << 21}), HasSubstr("--max-model-len 2097152 exceeds"));
 }
 
@@ -190,17 +207,33 @@ TEST(MemoryPlan, OfTheCpuNamesTheCacheThatAWholeContextNeeds) {
   EXPECT_FALSE(small.fits);
 }
 
-TEST(CacheDtype, IsTheModelsOrWhatTheDeviceHas) {
-  EXPECT_EQ(cache_dtype("auto", DType::kF32, Device::kCpu).value(), DType::kF32);
-  EXPECT_EQ(cache_dtype("bfloat16", DType::kBF16, Device::kCpu).value(), DType::kBF16);
-  EXPECT_FALSE(cache_dtype("bfloat16", DType::kF32, Device::kCpu).ok());
-  EXPECT_EQ(cache_dtype("auto", DType::kF32, Device::kCuda).value(), DType::kBF16);
-  for (const char* flag : {"fp8", "fp8_e4m3"}) {
-    EXPECT_EQ(cache_dtype(flag, DType::kBF16, Device::kCuda).value(), DType::kF8E4M3);
-    EXPECT_THAT(cache_dtype(flag, DType::kBF16, Device::kCpu).error().message, HasSubstr(flag));
+TEST(CacheTypes, AreTheModelsOrWhatTheDeviceHas) {
+  const auto types = [](const char* kv, const char* index, DType model, Device device) {
+    return cache_types({.kv_cache_dtype = kv, .index_cache_dtype = index}, model, device);
+  };
+  const auto is = [](const CacheTypes& t, DType kv, DType index) { return t.kv == kv && t.index == index; };
+  constexpr DType kF32 = DType::kF32, kBf16 = DType::kBF16, kFp8 = DType::kF8E4M3;
+  EXPECT_TRUE(is(types("auto", "auto", kF32, Device::kCpu).value(), kF32, kF32));
+  EXPECT_TRUE(is(types("bfloat16", "bf16", kBf16, Device::kCpu).value(), kBf16, kBf16));
+  EXPECT_TRUE(is(types("auto", "auto", kF32, Device::kCuda).value(), kBf16, kBf16));
+  // Who asks for fp8 K and V has not asked for other blocks.
+  for (const char* fp8 : {"fp8", "fp8_e4m3"}) {
+    EXPECT_TRUE(is(types(fp8, "auto", kBf16, Device::kCuda).value(), kFp8, kBf16));
+    EXPECT_TRUE(is(types("auto", fp8, kBf16, Device::kCuda).value(), kBf16, kFp8));
+    EXPECT_TRUE(is(types(fp8, fp8, kF32, Device::kCuda).value(), kFp8, kFp8));
   }
-  EXPECT_FALSE(cache_dtype("fp8_e5m2", DType::kBF16, Device::kCuda).ok());
-  EXPECT_FALSE(cache_dtype("", DType::kBF16, Device::kCpu).ok());
+  const auto refusal = [&](const char* kv, const char* index, DType model, Device device) {
+    const auto result = types(kv, index, model, device);
+    return result.ok() ? "" : result.error().message;
+  };
+  EXPECT_THAT(refusal("fp8_e4m3", "auto", kBf16, Device::kCpu),
+              StartsWith("--kv-cache-dtype fp8_e4m3: needs a GPU"));
+  EXPECT_THAT(refusal("auto", "fp8", kBf16, Device::kCpu),
+              StartsWith("--index-cache-dtype fp8: needs a GPU"));
+  EXPECT_THAT(refusal("auto", "bf16", kF32, Device::kCpu),
+              StartsWith("--index-cache-dtype bf16: on the CPU"));
+  EXPECT_THAT(refusal("fp8_e5m2", "auto", kBf16, Device::kCuda), StartsWith("--kv-cache-dtype must be auto"));
+  EXPECT_THAT(refusal("auto", "", kBf16, Device::kCuda), StartsWith("--index-cache-dtype must be auto"));
 }
 
 }  // namespace

@@ -54,12 +54,14 @@ TEST_F(StepCostTest, ShortContextsAreReadWholeAndOnce) {
   EXPECT_NEAR(cost("sparse attention", work).flops, 57.0 * 4 * 1024 * (1000.0 * 1001 / 2), 1);
 }
 
-TEST_F(StepCostTest, AnFp8CacheHalvesKeysAndValuesOnly) {
+TEST_F(StepCostTest, EachLaneOfAnFp8CacheHalvesItsOwnBytes) {
   const StepWork bf16{.requests = 8, .queries = 1, .context = 32768, .experts_hit = all_hit};
   StepWork fp8 = bf16;
   fp8.kv_dtype = DType::kF8E4M3;
   EXPECT_NEAR(cost("dense attention", fp8).bytes / cost("dense attention", bf16).bytes, 0.5, 1e-3);
   EXPECT_EQ(cost("index", fp8).bytes, cost("index", bf16).bytes);
+  fp8.index_dtype = DType::kF8E4M3;
+  EXPECT_NEAR(cost("index", fp8).bytes / cost("index", bf16).bytes, 0.5, 1e-3);
 }
 
 TEST_F(StepCostTest, PrefillOf8KTakesAsManyOperationsAsTheActiveParameters) {

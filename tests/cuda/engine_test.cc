@@ -20,17 +20,30 @@ constexpr double kNearlyAll = 0.97;
 
 class CudaEngineEquality : public testing::TestWithParam<int> {};
 
-TEST_P(CudaEngineEquality, InvariantKernelsAreExact) {
+void expect_exact(EngineModel& model, int part) {
   Coverage coverage;
-  EngineModel model(GetParam() % 2 ? "bf16" : "yarn", kTopKBlocks, Device::kCuda, {.batch_invariant = true});
   for (int i = 0; i < kSeedsOfPart; ++i) {
-    SCOPED_TRACE(testing::Message() << "seed " << GetParam() * kSeedsOfPart + i);
-    EqualityScenario(model, GetParam() * kSeedsOfPart + i).run(coverage);
+    SCOPED_TRACE(testing::Message() << "seed " << part * kSeedsOfPart + i);
+    EqualityScenario(model, part * kSeedsOfPart + i).run(coverage);
     ASSERT_EQ(coverage.mismatches, 0) << "of " << coverage.outputs;
     if (testing::Test::HasFailure()) return;
   }
   coverage.print(kSeedsOfPart);
   for (const int64_t count : {coverage.chunked, coverage.hits, coverage.forked}) EXPECT_GT(count, 0);
+}
+
+TEST_P(CudaEngineEquality, InvariantKernelsAreExact) {
+  EngineModel model(GetParam() % 2 ? "bf16" : "yarn", kTopKBlocks, Device::kCuda, {.batch_invariant = true});
+  expect_exact(model, GetParam());
+}
+
+// Blocks whose lanes have other sizes are shared, copied and computed again like any others.
+TEST(CudaEngine, InvariantKernelsAreExactOnFp8Caches) {
+  for (const DType kv_dtype : {DType::kBF16, DType::kF8E4M3}) {
+    EngineModel model("bf16", kTopKBlocks, Device::kCuda,
+                      {.kv_dtype = kv_dtype, .index_dtype = DType::kF8E4M3, .batch_invariant = true});
+    expect_exact(model, /*part=*/0);
+  }
 }
 
 TEST_P(CudaEngineEquality, FastKernelsAgreeOnSureIds) {

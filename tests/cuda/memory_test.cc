@@ -34,7 +34,7 @@ struct Shape {
   const char* name;
   ModelConfig config;
   int ranks;
-  DType kv_dtype;
+  DType kv_dtype, index_dtype;
   int64_t context;
   int tokens, sequences;
 };
@@ -42,14 +42,17 @@ struct Shape {
 std::vector<Shape> shapes() {
   const ModelConfig small =
       parse_config(synthetic_config("small", DType::kBF16).value().config_json, "").value();
-  return {{"small, one rank", small, 1, DType::kBF16, 32768, 512, 16},
-          {"M3's rank of eight, bf16", m3(60), 8, DType::kBF16, 131072, 8192, 256},
-          {"fp8 cache", m3(5), 8, DType::kF8E4M3, 131072, 8192, 64},
-          {"fp8 cache, rank of four", m3(5), 4, DType::kF8E4M3, 32768, 2048, 64},
-          {"long context", m3(5), 8, DType::kBF16, 1048576, 8192, 256},
-          {"MXFP8, rank of four", m3(60, QuantFormat::kMxfp8), 4, DType::kBF16, 131072, 8192, 256},
-          {"MXFP4, rank of eight", m3(60, QuantFormat::kMxfp4), 8, DType::kBF16, 131072, 8192, 256},
-          {"MXFP8, one rank", m3(4, QuantFormat::kMxfp8), 1, DType::kBF16, 32768, 2048, 64}};
+  constexpr DType kBf16 = DType::kBF16, kFp8 = DType::kF8E4M3;
+  return {{"small, one rank", small, 1, kBf16, kBf16, 32768, 512, 16},
+          {"M3's rank of eight, bf16", m3(60), 8, kBf16, kBf16, 131072, 8192, 256},
+          {"fp8 K and V", m3(5), 8, kFp8, kBf16, 131072, 8192, 64},
+          {"fp8 K and V, rank of four", m3(5), 4, kFp8, kBf16, 32768, 2048, 64},
+          {"fp8 index keys", m3(5), 8, kBf16, kFp8, 131072, 8192, 64},
+          {"all of the cache fp8, rank of four", m3(5), 4, kFp8, kFp8, 32768, 2048, 64},
+          {"long context", m3(5), 8, kBf16, kBf16, 1048576, 8192, 256},
+          {"MXFP8, rank of four", m3(60, QuantFormat::kMxfp8), 4, kBf16, kBf16, 131072, 8192, 256},
+          {"MXFP4, rank of eight", m3(60, QuantFormat::kMxfp4), 8, kBf16, kBf16, 131072, 8192, 256},
+          {"MXFP8, one rank", m3(4, QuantFormat::kMxfp8), 1, kBf16, kBf16, 32768, 2048, 64}};
 }
 
 TEST(CudaMemory, IsTakenAsItIsPlanned) {
@@ -61,14 +64,17 @@ TEST(CudaMemory, IsTakenAsItIsPlanned) {
                                .max_step_sequences = shape.sequences,
                                .max_logits = max_logit_rows(shape.tokens, shape.sequences),
                                .max_context = shape.context,
-                               .kv_dtype = shape.kv_dtype};
+                               .kv_dtype = shape.kv_dtype,
+                               .index_dtype = shape.index_dtype};
     const GpuMemory planned = plan_gpu_memory(shape.config, parallel, limits, device.num_sms).value();
-    const RankOptions options{
-        .cache_tokens = 1024,
-        .max_context = shape.context,
-        .max_step_tokens = shape.tokens,
-        .max_step_sequences = shape.sequences,
-        .gpu = {.parallel_size = shape.ranks, .kv_dtype = shape.kv_dtype, .dummy_seed = 1}};
+    const RankOptions options{.cache_tokens = 1024,
+                              .max_context = shape.context,
+                              .max_step_tokens = shape.tokens,
+                              .max_step_sequences = shape.sequences,
+                              .gpu = {.parallel_size = shape.ranks,
+                                      .kv_dtype = shape.kv_dtype,
+                                      .index_dtype = shape.index_dtype,
+                                      .dummy_seed = 1}};
 
     const AllocationCounts before = allocation_counts();
     size_t free_before = 0, free_after = 0, total = 0;
@@ -85,7 +91,7 @@ TEST(CudaMemory, IsTakenAsItIsPlanned) {
                              .kv_heads = make_device_layout(shape.config, parallel)->kv_heads,
                              .head_dim = shape.config.head_dim,
                              .dtype = shape.kv_dtype,
-                             .index_dtype = DType::kBF16,
+                             .index_dtype = shape.index_dtype,
                              .layer_is_sparse = shape.config.layer_is_sparse};
     const auto cache = static_cast<int64_t>(8 * block.block_bytes());
     const int64_t taken = after.device.bytes - before.device.bytes;

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <tuple>
+#include <utility>
 
 namespace sparrow {
 namespace {
@@ -29,8 +31,35 @@ TEST(KvCache, MatchesTheReleasedModelsBytesPerToken) {
   EXPECT_EQ(shape.block_bytes() / kBlockTokens, 137472u);
 }
 
-TEST(KvCache, PagesOfAllLayersAreApart) {
-  const KvCacheShape shape = small_shape();
+TEST(KvCache, EachLaneHasTheSizeOfItsType) {
+  KvCacheShape shape = small_shape();
+  shape.index_dtype = DType::kF8E4M3;
+  EXPECT_EQ(shape.kv_page_bytes(), 2u * 2 * 128 * 128 * 2);
+  EXPECT_EQ(shape.index_page_bytes(), 128u * 128);
+  EXPECT_EQ(shape.block_bytes(), 3 * shape.kv_page_bytes() + 2 * shape.index_page_bytes());
+  EXPECT_EQ(shape.num_scales(), 0) << "index keys have none";
+  shape.dtype = DType::kF8E4M3;
+  EXPECT_EQ(shape.kv_page_bytes(), 2u * 2 * 128 * 128);
+  EXPECT_EQ(shape.block_bytes() * 2, small_shape().block_bytes());
+}
+
+// A cache whose lanes have types of their own.
+class KvCacheLanes : public testing::TestWithParam<std::pair<DType, DType>> {
+ protected:
+  static KvCacheShape shape_of_lanes() {
+    KvCacheShape shape = small_shape();
+    std::tie(shape.dtype, shape.index_dtype) = GetParam();
+    return shape;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Types, KvCacheLanes,
+                         testing::Values(std::pair{DType::kBF16, DType::kBF16},
+                                         std::pair{DType::kF8E4M3, DType::kBF16},
+                                         std::pair{DType::kBF16, DType::kF8E4M3},
+                                         std::pair{DType::kF8E4M3, DType::kF8E4M3}));
+
+TEST_P(KvCacheLanes, PagesOfAllLayersAreApart) {
+  const KvCacheShape shape = shape_of_lanes();
   const KvCache cache = KvCache::create(shape).value();
   const size_t kv = shape.kv_page_bytes() * 3, index = shape.index_page_bytes() * 3;
   for (int layer = 0; layer < 3; ++layer) {
@@ -46,8 +75,8 @@ TEST(KvCache, PagesOfAllLayersAreApart) {
   }
 }
 
-TEST(KvCache, ACopyOfABlockLeavesNoLaneBehind) {
-  const KvCacheShape shape = small_shape();
+TEST_P(KvCacheLanes, ACopyOfABlockLeavesNoLaneBehind) {
+  const KvCacheShape shape = shape_of_lanes();
   KvCache cache = KvCache::create(shape).value();
   const auto page = [&](int layer, bool index, int block) {
     const size_t bytes = index ? shape.index_page_bytes() : shape.kv_page_bytes();

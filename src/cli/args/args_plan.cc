@@ -17,7 +17,13 @@ void add_load(CLI::App* command, LoadOptions& o) {
       ->group(group);
   command
       ->add_option("--kv-cache-dtype", o.kv_cache_dtype,
-                   "auto (default: the model's type), bfloat16, fp8 or fp8_e4m3 (fp8 on a GPU only)")
+                   "K and V: auto (default: the model's type), bfloat16 or fp8 (on a GPU only)")
+      ->type_name("TYPE")
+      ->group(group);
+  command
+      ->add_option(
+          "--index-cache-dtype", o.index_cache_dtype,
+          "Index keys, likewise; fp8 halves what long contexts read, and selects other blocks at times")
       ->type_name("TYPE")
       ->group(group);
   command->add_option("--device", o.device, "auto (default: a GPU if there is one), cpu or cuda")
@@ -63,10 +69,12 @@ CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
   command->add_option("--gpu", o.gpu, "h100, h800, h20, h200 (default), b200, a size such as 96G, or cpu")
       ->type_name("KIND");
   number("--max-model-len", o.max_model_len, "Most tokens of a prompt and its answer (default: the model's)");
-  command
-      ->add_option("--kv-cache-dtype", o.kv_cache_dtype,
-                   "auto (default: the model's type), bfloat16, fp8 or fp8_e4m3")
-      ->type_name("TYPE");
+  const auto cache_type = [&](const char* flag, std::string& value, const char* help) {
+    command->add_option(flag, value, help)->type_name("TYPE");
+  };
+  cache_type("--kv-cache-dtype", o.kv_cache_dtype,
+             "K and V: auto (default: the model's type), bfloat16 or fp8");
+  cache_type("--index-cache-dtype", o.index_cache_dtype, "Index keys, likewise");
   command
       ->add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
                    "Share of a GPU's memory that may be used (default 0.9)")

@@ -81,12 +81,13 @@ struct CaseResult {
 };
 
 CaseResult evaluate(const Case& c, StepTimes times, const ModelConfig& config, const ParallelConfig& parallel,
-                    DType kv_dtype) {
+                    const CacheTypes& types) {
   CaseResult result{.c = c};
   const StepWork work{.requests = c.batch,
                       .queries = c.queries,
                       .context = c.context,
-                      .kv_dtype = kv_dtype,
+                      .kv_dtype = types.kv,
+                      .index_dtype = types.index,
                       .experts_hit = times.experts_hit};
   for (const PartCost& cost : step_cost(config, parallel, work)) {
     PartResult part{.cost = cost, .floor_us = cost.floor_us(times.read_bytes_per_us, times.flops_per_us)};
@@ -138,6 +139,7 @@ void print_json(const CaseResult& r, const BenchStepOptions& options) {
   json.key("queries").integer(r.c.queries).key("context").integer(r.c.context);
   json.key("tensor_parallel_size").integer(options.tensor_parallel_size);
   json.key("kv_cache_dtype").string(options.load.kv_cache_dtype);
+  json.key("index_cache_dtype").string(options.load.index_cache_dtype);
   json.key("batch_invariant").boolean(options.load.batch_invariant);
   json.key("step_us").number(r.times.median_us).key("min_us").number(r.times.min_us);
   json.key("max_us").number(r.times.max_us).key("floor_us").number(r.floor_us);
@@ -197,11 +199,12 @@ Status run_bench_step(const BenchStepOptions& options) {
     rank_options.max_step_tokens = std::max(rank_options.max_step_tokens, c.batch * c.queries);
     rank_options.max_step_sequences = std::max(rank_options.max_step_sequences, c.batch);
   }
-  const DType kv_dtype = SPARROW_TRY(cache_dtype(options.load.kv_cache_dtype, config.dtype, Device::kCuda));
+  const CacheTypes types = SPARROW_TRY(cache_types(options.load, config.dtype, Device::kCuda));
   ProgressBar bar("weights", ProgressBar::Unit::kBytes);
   rank_options.gpu = {.parallel_size = options.tensor_parallel_size,
                       .rank = options.rank,
-                      .kv_dtype = kv_dtype,
+                      .kv_dtype = types.kv,
+                      .index_dtype = types.index,
                       .memory_utilization = options.load.gpu_memory_utilization.value_or(kMemoryUtilization),
                       .batch_invariant = options.load.batch_invariant,
                       .progress = bar.callback()};
@@ -224,7 +227,7 @@ Status run_bench_step(const BenchStepOptions& options) {
   for (const Case& c : cases) {
     const Batch batch = make_batch(c, config.vocab_size, info.num_blocks);
     StepTimes times = group->profile(batch, options.repeats);
-    const CaseResult result = evaluate(c, std::move(times), config, parallel, kv_dtype);
+    const CaseResult result = evaluate(c, std::move(times), config, parallel, types);
     if (options.json)
       print_json(result, options);
     else

@@ -50,12 +50,16 @@ Result<Card> find_card(const std::string& name) {
   return Card{"GPU of " + byte_string(bytes.value()), bytes.value(), kSms, true};
 }
 
-void fill_cache_types(MemoryPlan& plan, const ModelConfig& config, DType kv_dtype) {
-  plan.kv_dtype = kv_dtype;
-  plan.index_dtype = index_dtype(kv_dtype);
+Status fill_cache_types(MemoryPlan& plan, const ModelConfig& config, const MemoryPlanOptions& o) {
+  const LoadOptions flags{.kv_cache_dtype = o.kv_cache_dtype, .index_cache_dtype = o.index_cache_dtype};
+  const CacheTypes types =
+      SPARROW_TRY(cache_types(flags, config.dtype, plan.is_cpu ? Device::kCpu : Device::kCuda));
+  plan.kv_dtype = types.kv;
+  plan.index_dtype = types.index;
   const Ledger ledger = make_ledger(config, {.size = plan.ranks}, plan.kv_dtype, plan.index_dtype, false);
   plan.kv_token_bytes = ledger.kv_token_bytes;
   plan.index_token_bytes = ledger.index_token_bytes;
+  return Ok{};
 }
 
 void size_cache(MemoryPlan& plan, std::optional<int64_t> cache_bytes) {
@@ -69,9 +73,8 @@ Result<MemoryPlan> plan_cpu(const ModelConfig& config, const MemoryPlanOptions& 
   if (o.gpus != 1)
     return Error{Errc::kInvalidArgument, strf("--gpus {}: with --gpu cpu there is one rank", o.gpus)};
   MemoryPlan plan{.is_cpu = true, .device = "cpu"};
-  const DType kv_dtype = SPARROW_TRY(cache_dtype(o.kv_cache_dtype, config.dtype, Device::kCpu));
-  fill_cache_types(plan, config, kv_dtype);
-  const Ledger ledger = make_ledger(config, {}, kv_dtype, kv_dtype, /*vision=*/true);
+  SPARROW_TRY(fill_cache_types(plan, config, o));
+  const Ledger ledger = make_ledger(config, {}, plan.kv_dtype, plan.index_dtype, /*vision=*/true);
   plan.weights = ledger.weights;
   plan.weight_bytes = plan.stored_bytes = ledger.weight_bytes;
   plan.memory_bytes = plan.budget_bytes = o.machine_bytes;
@@ -93,7 +96,7 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
   const ParallelConfig parallel{.size = o.gpus};
   SPARROW_TRY(validate(config, parallel));
   MemoryPlan plan{.runs_kernels = card.runs_kernels, .device = card.name, .ranks = o.gpus};
-  fill_cache_types(plan, config, SPARROW_TRY(cache_dtype(o.kv_cache_dtype, config.dtype, Device::kCuda)));
+  SPARROW_TRY(fill_cache_types(plan, config, o));
   plan.memory_bytes = card.bytes;
   plan.budget_bytes = static_cast<int64_t>(static_cast<double>(card.bytes) * o.gpu_memory_utilization);
 
@@ -110,7 +113,8 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
                                                   .max_step_sequences = o.max_step_sequences,
                                                   .max_logits = max_logit_rows(tokens, o.max_step_sequences),
                                                   .max_context = plan.max_model_len,
-                                                  .kv_dtype = plan.kv_dtype},
+                                                  .kv_dtype = plan.kv_dtype,
+                                                  .index_dtype = plan.index_dtype},
                                                  card.num_sms));
   plan.weight_bytes = memory.weight_bytes;
   plan.workspace = std::move(memory.workspace);
@@ -172,6 +176,9 @@ void add_ways_out(MemoryPlan& plan, const ModelConfig& config, const MemoryPlanO
   }
   if (plan.kv_dtype != DType::kF8E4M3)
     say("--kv-cache-dtype fp8", changed(config, options, [](auto& o) { o.kv_cache_dtype = "fp8"; }));
+  if (plan.index_dtype != DType::kF8E4M3)
+    say("--kv-cache-dtype fp8 --index-cache-dtype fp8",
+        changed(config, options, [](auto& o) { o.kv_cache_dtype = o.index_cache_dtype = "fp8"; }));
   if (const int64_t fewer = options.max_step_sequences / 4; fewer > 0)
     if (const auto other = changed(config, options, [&](auto& o) {
           o.max_step_sequences = static_cast<int>(fewer);

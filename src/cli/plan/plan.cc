@@ -57,10 +57,6 @@ int64_t num_parameters(const ModelConfig& config) {
   return count;
 }
 
-std::string_view type_name(DType dtype) {
-  return dtype == DType::kF32 ? "f32" : dtype == DType::kBF16 ? "bf16" : "fp8";
-}
-
 class Table {
  public:
   explicit Table(const MemoryPlan& plan) : plan_(plan) {}
@@ -159,6 +155,7 @@ void print_json(const std::string& name, const ModelConfig& config, const Memory
     json.key("pinned_host_bytes").integer(plan.pinned_bytes);
   }
   json.key("kv_cache_dtype").string(type_name(plan.kv_dtype));
+  json.key("index_cache_dtype").string(type_name(plan.index_dtype));
   json.key("kv_token_bytes").integer(plan.kv_token_bytes);
   json.key("index_token_bytes").integer(plan.index_token_bytes);
   json.key("block_bytes").integer(plan.block_bytes()).key("blocks").integer(plan.num_blocks);
@@ -180,6 +177,7 @@ Result<int> run_plan(const PlanCommandOptions& o) {
                             .gpu = o.gpu,
                             .max_model_len = o.max_model_len,
                             .kv_cache_dtype = o.kv_cache_dtype,
+                            .index_cache_dtype = o.index_cache_dtype,
                             .gpu_memory_utilization = o.gpu_memory_utilization,
                             .max_step_sequences = o.max_step_sequences,
                             .max_step_tokens = o.max_step_tokens,

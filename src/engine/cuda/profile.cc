@@ -2,6 +2,7 @@
 // Where the time of a step goes: the step as it runs, and once more with timestamps between its parts.
 #include <algorithm>
 #include <chrono>
+#include <map>
 #include <random>
 #include <set>
 #include <span>
@@ -110,17 +111,32 @@ void Rank::fill_cache(uint64_t seed) {
   constexpr size_t kPieceBytes = (size_t{32} << 20) + 4096;
   std::vector<uint16_t> piece(kPieceBytes / 2);
   std::mt19937_64 random(seed);
-  // Both signs, sizes from 1/8 to 2; as bytes the same for e4m3.
-  const bool fp8 = cache_->shape().dtype != DType::kBF16;
-  for (uint16_t& value : piece) {
-    const auto bits = static_cast<uint16_t>(random());
-    value = fp8 ? (bits & 0x9f9f) | 0x2020 : (bits & 0x81ff) | 0x3e00;
+  std::map<DType, std::byte*> made;  // where the first piece of a type lies; K and V, the longer, come first
+  const auto fill = [&](void* pages, size_t bytes, DType dtype) {
+    auto* const to = static_cast<std::byte*>(pages);
+    const auto copy = [&](size_t done, const void* from) {
+      SPARROW_CUDA(cudaMemcpyAsync(to + done, from, std::min(kPieceBytes, bytes - done), cudaMemcpyDefault,
+                                   stream_.get()));
+    };
+    if (!made.contains(dtype)) {
+      // Both signs, sizes from 1/8 to 2; as bytes the same for e4m3.
+      for (uint16_t& value : piece) {
+        const auto bits = static_cast<uint16_t>(random());
+        value = dtype == DType::kBF16 ? (bits & 0x81ff) | 0x3e00 : (bits & 0x9f9f) | 0x2020;
+      }
+      copy(0, piece.data());
+      stream_.synchronize();
+      made[dtype] = to;
+    }
+    for (size_t done = 0; done < bytes; done += kPieceBytes)
+      if (to + done != made[dtype]) copy(done, made[dtype]);
+  };
+  const KvCacheShape& shape = cache_->shape();
+  for (int layer = 0; layer < shape.num_layers(); ++layer) {
+    fill(cache_->kv_pages(layer), shape.kv_page_bytes() * shape.num_blocks, shape.dtype);
+    if (shape.layer_is_sparse[layer])
+      fill(cache_->index_pages(layer), shape.index_page_bytes() * shape.num_blocks, shape.index_dtype);
   }
-  const size_t bytes = cache_->bytes();
-  std::byte* to = static_cast<std::byte*>(cache_->kv_pages(0));
-  for (size_t done = 0; done < bytes; done += kPieceBytes)
-    SPARROW_CUDA(cudaMemcpyAsync(to + done, done == 0 ? static_cast<const void*>(piece.data()) : to,
-                                 std::min(kPieceBytes, bytes - done), cudaMemcpyDefault, stream_.get()));
   stream_.synchronize();
 }
 

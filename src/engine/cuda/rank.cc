@@ -80,6 +80,7 @@ Status Rank::take_memory(const Weights& weights) {
                              .max_logits = max_logits_,
                              .max_context = options_.max_context,
                              .kv_dtype = gpu.kv_dtype,
+                             .index_dtype = gpu.index_dtype,
                              .batch_invariant = gpu.batch_invariant};
   planned_ = SPARROW_TRY(plan_gpu_memory(config_, parallel, limits, device_.num_sms));
   SPARROW_TRY(check_fits(planned_, static_cast<int64_t>(device_.free_bytes), device_.name));
@@ -95,7 +96,7 @@ Status Rank::take_memory(const Weights& weights) {
                      .kv_heads = weights_.kv_heads,
                      .head_dim = config_.head_dim,
                      .dtype = gpu.kv_dtype,
-                     .index_dtype = DType::kBF16,
+                     .index_dtype = gpu.index_dtype,
                      .layer_is_sparse = config_.layer_is_sparse};
   shape.num_blocks = static_cast<int>(SPARROW_TRY(num_blocks(shape)));
   if (gpu.kv_dtype != DType::kBF16 && !gpu.dummy_seed)

@@ -34,6 +34,7 @@ Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const ParallelConfi
                              .kv_heads = layout.kv_heads,
                              .head_dim = config.head_dim,
                              .dtype = limits.kv_dtype,
+                             .index_dtype = limits.index_dtype,
                              .layer_is_sparse = config.layer_is_sparse});
   memory.workspace.add("cache tables", static_cast<int64_t>(tables.used()));
 
