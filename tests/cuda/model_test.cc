@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <numeric>
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/random/synthetic.h"
@@ -20,7 +21,7 @@ struct RunOptions {
   Device device = Device::kCuda;
   int chunk = 0;  // 0: the whole prompt
   bool graphs = true;
-  DType kv_dtype = DType::kBF16;
+  DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;
   std::optional<uint64_t> block_order_seed = {};
   DType dtype = DType::kBF16;              // of the CPU's activations
   std::vector<int32_t> continuation = {};  // decoded one by one after the prompt, whatever the model says
@@ -36,13 +37,14 @@ ModelRun run_model(const Checkpoint& checkpoint, const std::vector<int32_t>& ids
   ModelConfig config = checkpoint.config();
   config.dtype = options.dtype;
   const int total = static_cast<int>(ids.size());
-  const EngineOptions engine_options{.device = options.device,
-                                     .cache_tokens = total + 1000,
-                                     .cpu = {.threads = 2},
-                                     .gpu = {.kv_dtype = options.kv_dtype, .graphs = options.graphs},
-                                     .max_model_tokens = 8192,
-                                     .max_step_tokens = 4096,
-                                     .max_step_sequences = 16};
+  const EngineOptions engine_options{
+      .device = options.device,
+      .cache_tokens = total + 1000,
+      .cpu = {.threads = 2},
+      .gpu = {.kv_dtype = options.kv_dtype, .index_dtype = options.index_dtype, .graphs = options.graphs},
+      .max_model_tokens = 8192,
+      .max_step_tokens = 4096,
+      .max_step_sequences = 16};
   SequenceRunner runner(create_runner(config, checkpoint.weights(), engine_options).value(),
                         options.block_order_seed);
   Sequence sequence = runner.new_sequence();
@@ -250,6 +252,46 @@ TEST(CudaModel, Fp8CacheStaysNear) {
   const RowErrors errors = compare_rows(fp8.logits, bf16.logits, checkpoint.config().vocab_size);
   EXPECT_GT(errors.median, 0) << "nothing was rounded to fp8";
   EXPECT_LE(errors.median, 5e-2);  // e4m3 rounds at 2^-4, over thousands of keys
+}
+
+// Rounded index keys change no number but the choice of blocks, and that where two are nearly as good. A
+// wrong lane would select at random and agree on a third of the blocks. tests/engine/index_agreement_test.cc
+// has the same on a CPU.
+TEST(CudaModel, Fp8IndexStaysNear) {
+  const test::TensorFile golden(test::golden_dir() / "f32.golden.safetensors");
+  const Checkpoint checkpoint = Checkpoint::open(test::golden_dir() / "f32").value();
+  const std::vector<int32_t> ids = golden.ints("input_ids"), continuation = golden.ints("greedy_ids");
+  std::vector<int32_t> positions(ids.size());
+  std::iota(positions.begin(), positions.end(), 0);
+  const auto run = [&](DType kv_dtype, DType index_dtype) {
+    return run_model(checkpoint, ids, positions,
+                     {.kv_dtype = kv_dtype, .index_dtype = index_dtype, .continuation = continuation});
+  };
+  const ModelRun exact = run(DType::kBF16, DType::kBF16);
+  const ModelConfig& config = checkpoint.config();
+  for (const DType kv_dtype : {DType::kBF16, DType::kF8E4M3}) {
+    const ModelRun fp8 = run(kv_dtype, DType::kF8E4M3);
+    test::BlockMatch blocks;
+    for (size_t layer = 0; layer < exact.capture.selected_blocks.size(); ++layer)
+      blocks.add(test::compare_blocks(fp8.capture.selected_blocks[layer],
+                                      exact.capture.selected_blocks[layer], config.top_k_blocks));
+    const RowErrors errors = compare_rows(fp8.logits, exact.logits, config.vocab_size);
+    const GreedyMatch greedy = compare_greedy(fp8.logits, exact.logits, config.vocab_size);
+    const auto decoded = [&](const ModelRun& from) {  // one by one, which other kernels do
+      const auto values = static_cast<std::ptrdiff_t>(continuation.size() * config.vocab_size);
+      return std::vector(from.logits.end() - values, from.logits.end());
+    };
+    const RowErrors decodes = compare_rows(decoded(fp8), decoded(exact), config.vocab_size);
+    std::printf(
+        "K and V %s, index keys e4m3: %.2f%% of %ld scored blocks agree; logits %.1e, %d of %d rows "
+        "far off; greedy ids %d of %d sure ones\n",
+        std::string(name_of(kv_dtype)).c_str(), 100 * blocks.share(), blocks.blocks, errors.median,
+        errors.far, errors.rows, greedy.equal, greedy.sure);
+    EXPECT_LT(blocks.same, blocks.blocks) << "nothing was rounded to fp8";
+    EXPECT_GE(blocks.share(), 0.9);
+    EXPECT_LE(errors.median, 5e-2);
+    EXPECT_LE(decodes.median, 5e-2);
+  }
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <limits>
@@ -50,6 +51,27 @@ SelectionMatch compare_selections(std::span<const int32_t> a, std::span<const in
     const std::multiset<int32_t> right(b.begin() + row, b.begin() + row + top_k);
     ++match.rows;
     match.equal += left == right;
+  }
+  return match;
+}
+
+void BlockMatch::add(const BlockMatch& other) {
+  rows += other.rows, equal_rows += other.equal_rows;
+  blocks += other.blocks, same += other.same;
+}
+
+BlockMatch compare_blocks(std::span<const int32_t> a, std::span<const int32_t> b, int64_t top_k) {
+  EXPECT_EQ(a.size(), b.size());
+  BlockMatch match;
+  for (size_t row = 0; row + top_k <= std::min(a.size(), b.size()); row += top_k) {
+    const auto left = a.subspan(row, top_k), scored = b.subspan(row, top_k - 1);
+    if (b[row + top_k - 1] < top_k) continue;  // its own block's number: it sees no more than it selects
+    const auto same = std::ranges::count_if(
+        scored, [&](int32_t block) { return std::ranges::find(left, block) != left.end(); });
+    ++match.rows;
+    match.equal_rows += same == top_k - 1;
+    match.blocks += top_k - 1;
+    match.same += same;
   }
   return match;
 }

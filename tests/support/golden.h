@@ -42,4 +42,14 @@ struct SelectionMatch {
 };
 SelectionMatch compare_selections(std::span<const int32_t> a, std::span<const int32_t> b, int64_t top_k);
 
+// The same block by block: of those that the rows of `b` select by score, how many the rows of `a` have. Left
+// out are blocks that could not have come out otherwise: a row's own, which is forced and comes last, and
+// rows that see no more blocks than they select.
+struct BlockMatch {
+  int64_t rows = 0, equal_rows = 0, blocks = 0, same = 0;
+  double share() const { return blocks == 0 ? 1.0 : static_cast<double>(same) / static_cast<double>(blocks); }
+  void add(const BlockMatch& other);
+};
+BlockMatch compare_blocks(std::span<const int32_t> a, std::span<const int32_t> b, int64_t top_k);
+
 }  // namespace sparrow::test
