@@ -43,6 +43,11 @@ constexpr std::string_view name_of(DType dtype) {
   return "?";
 }
 
+// The name that users are told, of a type that caches and models have.
+constexpr std::string_view short_name_of(DType dtype) {
+  return dtype == DType::kF32 ? "f32" : dtype == DType::kBF16 ? "bf16" : "fp8";
+}
+
 // Storage only: arithmetic happens in float.
 struct BFloat16 {
   uint16_t bits;

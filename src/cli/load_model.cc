@@ -23,7 +23,7 @@ void tell(const char* kernels, int threads, size_t weight_bytes, size_t cache_by
       stderr);
 }
 
-void tell_gpu(const EngineInfo& info, int64_t max_model_tokens, const GpuOptions& gpu) {
+void tell_gpu(const EngineInfo& info, int64_t max_model_tokens) {
   const auto row = [](const char* name, size_t bytes, const std::string& what) {
     std::fputs(strf("  {:<12}{:>9.2f} GiB  {}\n", name, static_cast<double>(bytes) / (1 << 30), what).c_str(),
                stderr);
@@ -34,7 +34,7 @@ void tell_gpu(const EngineInfo& info, int64_t max_model_tokens, const GpuOptions
   row("cache", info.cache_bytes,
       strf("{} blocks, {} tokens: {} requests of {} tokens; K and V {}, index keys {}", info.num_blocks,
            info.cache_tokens, info.cache_tokens / std::max<int64_t>(max_model_tokens, 1), max_model_tokens,
-           type_name(gpu.kv_dtype), type_name(gpu.index_dtype)));
+           short_name_of(info.kv_dtype), short_name_of(info.index_dtype)));
   const size_t taken = info.weight_bytes + info.workspace_bytes + info.cache_bytes;
   row("left", info.device_bytes - std::min(taken, info.device_bytes), "");
 }
@@ -88,10 +88,6 @@ int64_t machine_bytes() {
 int64_t default_cache_tokens(int64_t block_bytes, int64_t machine_bytes) {
   const int64_t blocks = machine_bytes / 4 / block_bytes;
   return std::clamp<int64_t>(blocks * kBlockTokens, kBlockTokens, kDefaultCacheTokens);
-}
-
-std::string_view type_name(DType dtype) {
-  return dtype == DType::kF32 ? "f32" : dtype == DType::kBF16 ? "bf16" : "fp8";
 }
 
 Result<CacheTypes> cache_types(const LoadOptions& options, DType model_dtype, Device device) {
@@ -209,7 +205,7 @@ Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, Engin
   const EngineInfo& info = engine->info();
   if (options.device == Device::kCuda) {
     bar.finish();
-    tell_gpu(info, engine->limits().max_model_tokens, options.gpu);
+    tell_gpu(info, engine->limits().max_model_tokens);
   } else {
     tell(info.kernels.c_str(), info.threads, checkpoint.weight_bytes(), info.cache_bytes, info.cache_tokens);
   }

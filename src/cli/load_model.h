@@ -36,9 +36,6 @@ struct CacheTypes {
 };
 Result<CacheTypes> cache_types(const LoadOptions& options, DType model_dtype, Device device);
 
-// "bf16", as users are told.
-std::string_view type_name(DType dtype);
-
 // The tokenizer of a model's folder, knowing all ids of the model; null where the folder has none.
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& dir,
                                                   const ModelConfig& config);

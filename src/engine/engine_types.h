@@ -60,6 +60,7 @@ struct EngineInfo {
   size_t workspace_bytes = 0;        // 0: not known ahead
   std::vector<LedgerRow> workspace;  // the same by its parts, as `sparrow plan` names them
   size_t device_bytes = 0;           // of a GPU in all
+  DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;  // of the cache
   size_t cache_bytes = 0;
   int num_blocks = 0;
   int64_t cache_tokens = 0;

@@ -87,7 +87,9 @@ ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std
       .gauge("vllm:cache_config_info", "The cache's configuration.",
              {{"model_name", model_name},
               {"block_size", "128"},
-              {"num_gpu_blocks", std::to_string(now.blocks_total)}})
+              {"num_gpu_blocks", std::to_string(now.blocks_total)},
+              {"cache_dtype", std::string(short_name_of(engine.info().kv_dtype))},
+              {"index_cache_dtype", std::string(short_name_of(engine.info().index_dtype))}})
       .set(1);
 }
 

@@ -81,6 +81,7 @@ TEST_F(ServiceTest, MetricsHaveTheNamesThatDashboardsKnow) {
         "vllm:inter_token_latency_seconds_count", "vllm:prefix_cache_queries_total",
         "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total", "vllm:prompt_tokens_total",
         "vllm:generation_tokens_total{model_name=\"m3\"} 5",
+        ",cache_dtype=\"f32\",index_cache_dtype=\"f32\"}",
         "vllm:request_success_total{model_name=\"m3\",finished_reason=\"length\"} 1"})
     EXPECT_THAT(text, HasSubstr(name));
 }

@@ -97,7 +97,7 @@ class Table {
     const auto sparse = std::count(config.layer_is_sparse.begin(), config.layer_is_sparse.end(), 1);
     text(strf("{}: {:.4g} B parameters, {} layers, {} of them block-sparse; {}, up to {} tokens", name,
               static_cast<double>(num_parameters(config)) / 1e9, config.num_layers, sparse,
-              config.quant == QuantFormat::kMxfp8 ? "mxfp8" : type_name(config.dtype),
+              config.quant == QuantFormat::kMxfp8 ? "mxfp8" : short_name_of(config.dtype),
               grouped(config.max_positions)));
     if (plan_.is_cpu)
       text("this machine, CPU\n");
@@ -114,7 +114,7 @@ class Table {
     for (const LedgerRow& detail : rows) line("  " + std::string(detail.name), detail.bytes);
   }
   static void token_line(const std::string& name, int64_t bytes, DType dtype) {
-    row("  " + name, strf("{:>12} B  a token, {}", grouped(bytes), type_name(dtype)));
+    row("  " + name, strf("{:>12} B  a token, {}", grouped(bytes), short_name_of(dtype)));
   }
 
   // How the memory is shared out, as a picture.
@@ -154,8 +154,8 @@ void print_json(const std::string& name, const ModelConfig& config, const Memory
     rows("driver", plan.driver.rows);
     json.key("pinned_host_bytes").integer(plan.pinned_bytes);
   }
-  json.key("kv_cache_dtype").string(type_name(plan.kv_dtype));
-  json.key("index_cache_dtype").string(type_name(plan.index_dtype));
+  json.key("kv_cache_dtype").string(short_name_of(plan.kv_dtype));
+  json.key("index_cache_dtype").string(short_name_of(plan.index_dtype));
   json.key("kv_token_bytes").integer(plan.kv_token_bytes);
   json.key("index_token_bytes").integer(plan.index_token_bytes);
   json.key("block_bytes").integer(plan.block_bytes()).key("blocks").integer(plan.num_blocks);

@@ -45,6 +45,8 @@ CpuRunner::CpuRunner(const ModelConfig& config, const Weights& weights, const Cp
   info_ = {.device = "cpu",
            .kernels = ops::name_of(exec_.isa),
            .threads = threads_.size(),
+           .kv_dtype = shape.dtype,
+           .index_dtype = shape.index_dtype,
            .cache_bytes = shape.block_bytes() * shape.num_blocks,
            .num_blocks = shape.num_blocks,
            .cache_tokens = int64_t{shape.num_blocks} * kBlockTokens,

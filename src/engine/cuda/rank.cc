@@ -118,6 +118,8 @@ EngineInfo Rank::info() const {
                              cache_->table_bytes(),
           .workspace = planned_.workspace.rows,
           .device_bytes = device_.total_bytes,
+          .kv_dtype = shape.dtype,
+          .index_dtype = shape.index_dtype,
           .cache_bytes = cache_->bytes(),
           .num_blocks = shape.num_blocks,
           .cache_tokens = int64_t{shape.num_blocks} * kBlockTokens,
