@@ -123,6 +123,8 @@ constexpr Template kVisionExitRows[] = {
 };
 // clang-format on
 
+constexpr std::string_view kTextPrefix = "language_model.";
+
 // Where rows repeat. {text}, {mlp}: as the scheme says; {layer}, {expert}: numbers.
 struct Group {
   std::string_view prefix;
@@ -202,7 +204,7 @@ std::string prefix_of(std::string_view pattern, const NameScheme& names, int lay
   const auto fill = [&](std::string_view place, std::string_view text) {
     if (const size_t at = prefix.find(place); at != std::string::npos) prefix.replace(at, place.size(), text);
   };
-  fill("{text}", names.text_only ? "" : "language_model.");
+  fill("{text}", names.text_only ? "" : kTextPrefix);
   fill("{mlp}", names.dense_as_moe ? "block_sparse_moe" : "mlp");
   fill("{layer}", std::to_string(layer));
   fill("{expert}", std::to_string(expert));
@@ -219,7 +221,7 @@ std::string name_of(const Group& group, TensorRole role, const NameScheme& names
 class Table {
  public:
   Table(const ModelConfig& config, const NameScheme& names)
-      : config_(config), names_(names), excluded_(config.unquantised) {}
+      : config_(config), names_(names), excluded_(config.unquantised, kTextPrefix) {}
 
   void add(const Group& group, int layer = -1, int expert = -1) {
     const std::string prefix = prefix_of(group.prefix, names_, layer, expert);

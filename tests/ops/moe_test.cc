@@ -26,6 +26,20 @@ float tolerance(DType activation) {
   return ::testing::AssertionSuccess();
 }
 
+struct OwnedMlp {
+  OwnedWeight gate, up, down;
+  MlpWeights w;
+};
+
+OwnedMlp random_mlp(std::mt19937& rng, MatrixFormat format, int64_t columns, int64_t hidden) {
+  OwnedMlp mlp{random_weight(rng, format, hidden, columns),
+               random_weight(rng, format, hidden, columns),
+               random_weight(rng, format, columns, hidden),
+               {}};
+  mlp.w = {mlp.gate.w, mlp.up.w, mlp.down.w};
+  return mlp;
+}
+
 struct Types {
   MatrixFormat weight;
   DType activation;

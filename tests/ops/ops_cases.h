@@ -96,20 +96,6 @@ inline OwnedWeight dequantised(const Weight& from, DType dtype) {
   return weight;
 }
 
-struct OwnedMlp {
-  OwnedWeight gate, up, down;
-  MlpWeights w;
-};
-
-inline OwnedMlp random_mlp(std::mt19937& rng, MatrixFormat format, int64_t columns, int64_t hidden) {
-  OwnedMlp mlp{random_weight(rng, format, hidden, columns),
-               random_weight(rng, format, hidden, columns),
-               random_weight(rng, format, columns, hidden),
-               {}};
-  mlp.w = {mlp.gate.w, mlp.up.w, mlp.down.w};
-  return mlp;
-}
-
 // Every instruction set this machine has, the scalar reference left out.
 inline std::vector<CpuIsa> vector_isas() {
   std::vector<CpuIsa> isas;
@@ -126,6 +112,15 @@ struct Machine {
 
   explicit Machine(CpuIsa isa, int threads = 2) : pool(threads), exec{pool, scratch, isa} {}
 };
+
+// x w^T, of one matrix.
+inline Owned multiply(CpuIsa isa, int threads, const Tensor& x, const Weight& weight, DType type) {
+  Machine machine(isa, threads);
+  Owned out(type, x.rows(), weight.out());
+  const Projection projection{&weight, out.t};
+  linear(machine.exec, x, {&projection, 1});
+  return out;
+}
 
 // Row by row and bit by bit.
 inline ::testing::AssertionResult same_rows(const Owned& a, int64_t a_first, const Owned& b, int64_t b_first,

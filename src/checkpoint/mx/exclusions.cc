@@ -6,11 +6,6 @@
 namespace sparrow {
 namespace {
 
-std::string_view without_prefix(std::string_view module) {
-  constexpr std::string_view kPrefix = "language_model.";
-  return module.starts_with(kPrefix) ? module.substr(kPrefix.size()) : module;
-}
-
 // * stands for any characters, none included. Only the last * seen may grow: no pattern takes longer than
 // both lengths multiplied.
 bool matches(std::string_view pattern, std::string_view text) {
@@ -33,20 +28,24 @@ bool matches(std::string_view pattern, std::string_view text) {
 
 }  // namespace
 
-Exclusions::Exclusions(std::span<const std::string> modules) {
+Exclusions::Exclusions(std::span<const std::string> modules, std::string_view prefix) : prefix_(prefix) {
   for (const std::string& module : modules)
     if (module.find('*') != std::string::npos)
       patterns_.push_back(module);
     else
-      names_.emplace(without_prefix(module));
+      names_.emplace(bare(module));
+}
+
+std::string_view Exclusions::bare(std::string_view module) const {
+  return module.starts_with(prefix_) ? module.substr(prefix_.size()) : module;
 }
 
 bool Exclusions::contains(std::string_view module) const {
-  const std::string_view bare = without_prefix(module);
-  for (size_t end = bare.size(); end != std::string_view::npos && end > 0; end = bare.rfind('.', end - 1))
-    if (names_.contains(bare.substr(0, end))) return true;
+  const std::string_view name = bare(module);
+  for (size_t end = name.size(); end != std::string_view::npos && end > 0; end = name.rfind('.', end - 1))
+    if (names_.contains(name.substr(0, end))) return true;
   return std::ranges::any_of(patterns_, [&](std::string_view pattern) {
-    return matches(pattern, module) || matches(pattern, bare);
+    return matches(pattern, module) || matches(pattern, name);
   });
 }
 

@@ -83,27 +83,6 @@ struct GemmSimd {
     return first + apart * kO;
   }
 
-  // `columns` elements of a panel's weight rows; the last of `outputs` rows stands in for missing ones. Runs
-  // of one block are too short for the hardware to see a pattern: the rows `ahead` are asked for meanwhile.
-  template <MatrixFormat kFormat>
-  static void expand(const Stored<kFormat>& w, int64_t outputs, int64_t columns, int64_t ahead,
-                     Element* panel) {
-    for (int64_t i = 0; i < kOutputs; ++i) {
-      const int64_t o = min(i, outputs - 1);
-      Element* to = panel + i * kLanes;
-      typename U::Operand chunk[kVectors];
-      int64_t k = 0;
-      for (; k + kChunk <= columns; k += kChunk, to += kOutputs * kChunk) {
-        w.prefetch(o + ahead, k);
-        w.load(o, k, chunk);
-        for (int v = 0; v < kVectors; ++v) U::store(to + v * kOutputs * kLanes, chunk[v]);
-      }
-      if (k == columns) continue;
-      w.load_tail(o, k, columns - k, chunk);
-      for (int v = 0; v < kVectors; ++v) U::store(to + v * kOutputs * kLanes, chunk[v]);
-    }
-  }
-
   // Outputs from `first` on for rows [row, end).
   template <MatrixFormat kFormat>
   static void blocked(const StripJob& job, int64_t first, int64_t row, int64_t end) {
@@ -115,8 +94,8 @@ struct GemmSimd {
         const int64_t outputs = min(kPanels * kOutputs, job.outputs - o);
         const int64_t ahead = o + 2 * kPanels * kOutputs <= job.outputs ? kPanels * kOutputs : 0;
         for (int64_t i = 0; i < outputs; i += kOutputs)
-          expand(Stored<kFormat>::at(job.weight, job.first_output + o + i, k), outputs - i, count, ahead,
-                 panels + i * kBlock);
+          Tile::expand(Stored<kFormat>::at(job.weight, job.first_output + o + i, k), outputs - i, count,
+                       ahead, panels + i * kBlock);
         for_each_tile(job, row, end, k, [&](int64_t r, const Element* const* x, auto n) {
           for (int64_t i = 0; i < outputs; i += kOutputs)
             Tile::template panel_tile<n()>(panels + i * kBlock, x, chunks, job.c + r * job.c_stride + o + i,

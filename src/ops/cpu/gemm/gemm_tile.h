@@ -5,10 +5,8 @@
 
 #include <immintrin.h>
 
-#include <cstring>
-
 #include "ops/cpu/gemm/lane_sums.h"
-#include "ops/cpu/kernels.h"
+#include "ops/cpu/gemm/stored_weights.h"
 
 namespace sparrow::ops::cpu {
 
@@ -17,44 +15,14 @@ struct TileSimd {
   using Element = typename U::Element;
   using Operand = typename U::Operand;
   using Sum = typename U::Sum;
+  using Watch = typename U::E4m3::Watch;
   static constexpr int64_t kChunk = kColumnGroup;  // elements of k that are loaded together: one scale
   static constexpr int kVectors = U::kVectors;     // of a chunk
   static constexpr int64_t kLanes = kChunk / kVectors;
   static constexpr int kOutputs = U::kOutputs;
 
-  // Weights from some row and column on, as stored.
   template <MatrixFormat kFormat>
-  struct Stored {
-    const char* values;
-    const uint8_t* scales;
-    int64_t stride, scale_stride;
-
-    static Stored at(const WeightView& w, int64_t row, int64_t k) {
-      const uint8_t* scales = w.scales == nullptr ? nullptr : w.scales + row * w.scale_stride + k / kChunk;
-      return {static_cast<const char*>(w.values) + row * w.stride + value_bytes(kFormat, k), scales, w.stride,
-              w.scale_stride};
-    }
-    const char* bytes(int64_t o, int64_t k) const { return values + o * stride + value_bytes(kFormat, k); }
-    // A whole chunk of row o, k elements on.
-    void load(int64_t o, int64_t k, Operand* to) const {
-      if constexpr (is_mx(kFormat))
-        U::template chunk<kFormat>(bytes(o, k), scales[o * scale_stride + k / kChunk], to);
-      else
-        U::template chunk<kFormat>(bytes(o, k), to);
-    }
-    // The last chunk of a row, of n elements.
-    void load_tail(int64_t o, int64_t k, int64_t n, Operand* to) const {
-      if constexpr (!is_mx(kFormat)) {  // those have whole chunks only
-        char padded[value_bytes(kFormat, kChunk)] = {};
-        std::memcpy(padded, bytes(o, k), static_cast<size_t>(value_bytes(kFormat, n)));
-        U::template chunk<kFormat>(padded, to);
-      }
-    }
-    void prefetch(int64_t o, int64_t k) const {
-      const char* chunk = bytes(o, k);
-      for (int64_t i = 0; i < value_bytes(kFormat, kChunk); i += 64) _mm_prefetch(chunk + i, _MM_HINT_T0);
-    }
-  };
+  using Stored = StoredWeights<U, kFormat>;
 
   template <int kO, int kR>
   static void finish(const Sum (&sums)[kR][kO], float* c, int64_t c_stride, bool first) {
@@ -62,6 +30,27 @@ struct TileSimd {
     for (int r = 0; r < kR; ++r)
 #pragma GCC unroll 8
       for (int o = 0; o < kO; o += kOutputs) U::finish(&sums[r][o], c + r * c_stride + o, first);
+  }
+
+  // `columns` elements of a panel's weight rows; the last of `outputs` rows stands in for missing ones. Runs
+  // of one block are too short for the hardware to see a pattern: the rows `ahead` are asked for meanwhile.
+  template <MatrixFormat kFormat, bool kExact = false>
+  static void expand(const Stored<kFormat>& w, int64_t outputs, int64_t columns, int64_t ahead,
+                     Element* panel) {
+    Watch watch;
+    for (int64_t i = 0; i < kOutputs; ++i) {
+      const int64_t o = i < outputs ? i : outputs - 1;
+      Element* to = panel + i * kLanes;
+      const auto store = [&](int v, Operand x) { U::store(to + v * kOutputs * kLanes, x); };
+      int64_t k = 0;
+      for (; k + kChunk <= columns; k += kChunk, to += kOutputs * kChunk) {
+        w.prefetch(o + ahead, k);
+        w.template load<kExact>(o, k, watch, store);
+      }
+      if (k < columns) w.load_tail(o, k, columns - k, store);
+    }
+    if constexpr (kFormat == MatrixFormat::kMxfp8 && !kExact)
+      if (w.is_misread(watch, outputs, columns)) expand<kFormat, true>(w, outputs, columns, ahead, panel);
   }
 
   // c[r][o] over one block of k, added to what is there unless it is the first: a panel of weights
@@ -89,7 +78,7 @@ struct TileSimd {
   }
 
   // The same, of weights as stored: `columns` of each row.
-  template <MatrixFormat kFormat, int kO, int kR>
+  template <MatrixFormat kFormat, int kO, int kR, bool kExact = false>
   static void stream_tile(const Stored<kFormat>& w, const Element* const* x, int64_t columns, float* c,
                           int64_t c_stride, bool first) {
     Sum sums[kR][kO];
@@ -97,30 +86,30 @@ struct TileSimd {
     for (int r = 0; r < kR; ++r)
 #pragma GCC unroll 8
       for (int o = 0; o < kO; ++o) sums[r][o] = U::zero();
-    const auto step = [&](int64_t k, auto&& load) __attribute__((always_inline)) {
-      Operand xs[kR][kVectors];
-#pragma GCC unroll 8
-      for (int r = 0; r < kR; ++r)
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) xs[r][v] = U::load(x[r] + k + v * kLanes);
-#pragma GCC unroll 8
-      for (int o = 0; o < kO; ++o) {
-        Operand ws[kVectors];
-        load(o, ws);
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v)
-#pragma GCC unroll 8
-          for (int r = 0; r < kR; ++r) sums[r][o] = U::dot(ws[v], xs[r][v], sums[r][o]);
-      }
-    };
+    Watch watch;
     int64_t k = 0;
+    const auto row = [&](int o) __attribute__((always_inline)) {
+      return [&, o ](int v, Operand w) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+        for (int r = 0; r < kR; ++r) sums[r][o] = U::dot_at(w, x[r] + k + v * kLanes, sums[r][o]);
+      };
+    };
     for (; k + kChunk <= columns; k += kChunk)
-      step(
-          k, [&](int o, Operand* to) __attribute__((always_inline)) { w.load(o, k, to); });
+#pragma GCC unroll 8
+      for (int o = 0; o < kO; ++o) w.template load<kExact>(o, k, watch, row(o));
     if (k < columns)
-      step(
-          k, [&](int o, Operand* to) __attribute__((always_inline)) { w.load_tail(o, k, columns - k, to); });
+#pragma GCC unroll 8
+      for (int o = 0; o < kO; ++o) w.load_tail(o, k, columns - k, row(o));
+    if constexpr (kFormat == MatrixFormat::kMxfp8 && !kExact)
+      if ((watch.beyond != 0 || U::E4m3::saw_nan(watch)) && w.is_misread(watch, kO, columns)) [[unlikely]]
+        return exact_tile<kO, kR>(w, x, columns, c, c_stride, first);
     finish<kO, kR>(sums, c, c_stride, first);
+  }
+  template <int kO, int kR>
+  static __attribute__((noinline)) void exact_tile(const Stored<MatrixFormat::kMxfp8>& w,
+                                                   const Element* const* x, int64_t columns, float* c,
+                                                   int64_t c_stride, bool first) {
+    stream_tile<MatrixFormat::kMxfp8, kO, kR, true>(w, x, columns, c, c_stride, first);
   }
 };
 

@@ -3,7 +3,8 @@
 // *_avx512.cc.
 #pragma once
 
-#include "ops/cpu/gemm/codes_f32.h"
+#include "ops/cpu/gemm/e2m1_f32.h"
+#include "ops/cpu/gemm/e4m3_f32.h"
 #include "ops/cpu/gemm/gemm_simd.h"
 #include "ops/cpu/row_simd.h"
 
@@ -26,20 +27,23 @@ struct UnitF32 {
   }
   static Operand load(const float* p) { return V::load(p); }
   static void store(float* p, Operand x) { V::store(p, x); }
-  template <MatrixFormat kFormat>
-  static void chunk(const char* p, Operand* to) {
+  template <MatrixFormat kFormat, typename Use>
+  static inline __attribute__((always_inline)) void chunk(const char* p, Use&& use) {
     using T = std::conditional_t<kFormat == MatrixFormat::kF32, float, uint16_t>;
-    for (int v = 0; v < kVectors; ++v) to[v] = V::load(reinterpret_cast<const T*>(p) + v * V::kLanes);
+    for (int v = 0; v < kVectors; ++v) use(v, V::load(reinterpret_cast<const T*>(p) + v * V::kLanes));
   }
-  template <MatrixFormat kFormat>
-  static void chunk(const char* p, uint8_t scale, Operand* to) {
-    Codes<V, kFormat>::chunk(reinterpret_cast<const uint8_t*>(p), scale, to);
-  }
+  using E2m1 = cpu::E2m1<V>;
+  using E4m3 = cpu::E4m3<V>;
   static Sum zero() { return V::zero(); }
   // V::fma, with the sum kept in its register: left the choice of operand to overwrite, g++ moves and spills
   // sums.
   static Sum dot(Operand a, Operand b, Sum sum) {
     asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
+    return sum;
+  }
+  // The same, of b where it lies: one row leaves no register for it.
+  static Sum dot_at(Operand a, const float* b, Sum sum) {
+    asm("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "m"(*reinterpret_cast<const Operand*>(b)));
     return sum;
   }
   static void finish(const Sum* sums, float* c, bool first) { store_lane_sums(sums, c, first); }
