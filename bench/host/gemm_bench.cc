@@ -26,25 +26,29 @@ constexpr int kSamples = 20;
 struct Case {
   const char* name;
   int64_t rows;
-  DType weight, activation;
+  MatrixFormat weight;
+  DType activation;
 };
 
+constexpr MatrixFormat kBF16 = MatrixFormat::kBF16, kMxfp8 = MatrixFormat::kMxfp8,
+                       kMxfp4 = MatrixFormat::kMxfp4, kF32 = MatrixFormat::kF32;
+
 constexpr Case kCases[] = {
-    {"bf16 M=1", 1, DType::kBF16, DType::kBF16},    {"bf16 M=2", 2, DType::kBF16, DType::kBF16},
-    {"bf16 M=4", 4, DType::kBF16, DType::kBF16},    {"bf16 M=16", 16, DType::kBF16, DType::kBF16},
-    {"bf16 M=64", 64, DType::kBF16, DType::kBF16},  {"bf16 M=512", 512, DType::kBF16, DType::kBF16},
-    {"mxfp8 M=1", 1, DType::kF8E4M3, DType::kBF16}, {"mxfp8 M=512", 512, DType::kF8E4M3, DType::kBF16},
-    {"f32 M=1", 1, DType::kF32, DType::kF32},       {"f32 M=64", 64, DType::kF32, DType::kF32},
+    {"bf16 M=1", 1, kBF16, DType::kBF16},   {"bf16 M=2", 2, kBF16, DType::kBF16},
+    {"bf16 M=4", 4, kBF16, DType::kBF16},   {"bf16 M=16", 16, kBF16, DType::kBF16},
+    {"bf16 M=64", 64, kBF16, DType::kBF16}, {"bf16 M=512", 512, kBF16, DType::kBF16},
+    {"mxfp8 M=1", 1, kMxfp8, DType::kBF16}, {"mxfp8 M=512", 512, kMxfp8, DType::kBF16},
+    {"mxfp4 M=1", 1, kMxfp4, DType::kBF16}, {"mxfp4 M=512", 512, kMxfp4, DType::kBF16},
+    {"f32 M=1", 1, kF32, DType::kF32},      {"f32 M=64", 64, kF32, DType::kF32},
 };
 
 // A layer of experts of MiniMax-M3's sizes; rows pick four of as many as the pool holds, and use the shared
 // one.
 constexpr int64_t kExpertSize = 3072, kPicks = 4;
 constexpr Case kExpertCases[] = {
-    {"experts bf16 M=1", 1, DType::kBF16, DType::kBF16},
-    {"experts bf16 M=4", 4, DType::kBF16, DType::kBF16},
-    {"experts bf16 M=64", 64, DType::kBF16, DType::kBF16},
-    {"experts mxfp8 M=1", 1, DType::kF8E4M3, DType::kBF16},
+    {"experts bf16 M=1", 1, kBF16, DType::kBF16},   {"experts bf16 M=4", 4, kBF16, DType::kBF16},
+    {"experts bf16 M=64", 64, kBF16, DType::kBF16}, {"experts mxfp8 M=1", 1, kMxfp8, DType::kBF16},
+    {"experts mxfp4 M=1", 1, kMxfp4, DType::kBF16},
 };
 
 struct Measured {
@@ -103,20 +107,22 @@ double read_bandwidth(ThreadPool& pool, const std::vector<char>& memory) {
   return best;
 }
 
+int64_t matrix_bytes(MatrixFormat format, int64_t values) {
+  return value_bytes(format, values) + (is_mx(format) ? values / kScaleGroup : 0);
+}
+
 // The weight [out, in] at `at`, which moves past it.
-ops::Weight take_weight(char*& at, DType type, int64_t out, int64_t in) {
-  ops::Weight weight{.values = Tensor(at, type, {out, in}), .scales = {}};
-  at += out * in * static_cast<int64_t>(size_of(type));
-  if (type != DType::kF8E4M3) return weight;
-  weight.scales = Tensor(at, DType::kU8, {out, in / 32});
-  at += out * in / 32;
+ops::Weight take_weight(char*& at, MatrixFormat format, int64_t out, int64_t in) {
+  ops::Weight weight{.values = Tensor(at, dtype_of(format), {out, in / values_per_element(format)}),
+                     .scales = {}};
+  if (is_mx(format))
+    weight.scales = Tensor(at + value_bytes(format, out * in), DType::kU8, {out, in / kScaleGroup});
+  at += matrix_bytes(format, out * in);
   return weight;
 }
 
 Measured run_case(Exec& exec, const Case& c, std::vector<char>& memory, double bandwidth) {
-  const int64_t values_bytes = kSize * kSize * static_cast<int64_t>(size_of(c.weight));
-  const int64_t scales_bytes = c.weight == DType::kF8E4M3 ? kSize * kSize / 32 : 0;
-  const int64_t bytes = values_bytes + scales_bytes;
+  const int64_t bytes = matrix_bytes(c.weight, kSize * kSize);
   const int64_t matrices = static_cast<int64_t>(memory.size()) / bytes;
   std::vector<char> x(static_cast<size_t>(c.rows * kSize) * size_of(c.activation), 0);
   std::vector<char> y(x.size());
@@ -142,8 +148,7 @@ Measured run_case(Exec& exec, const Case& c, std::vector<char>& memory, double b
 
 Measured run_experts(Exec& exec, const Case& c, std::vector<char>& memory, double bandwidth) {
   std::vector<ops::MlpWeights> experts;
-  const int64_t values = 3 * kExpertSize * kSize;
-  const int64_t bytes = c.weight == DType::kF8E4M3 ? values + values / 32 : values * 2;
+  const int64_t bytes = matrix_bytes(c.weight, 3 * kExpertSize * kSize);
   for (char* at = memory.data(); at + bytes <= memory.data() + memory.size();) {
     ops::MlpWeights& mlp = experts.emplace_back();
     mlp.gate = take_weight(at, c.weight, kExpertSize, kSize);

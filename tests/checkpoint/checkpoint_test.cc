@@ -280,7 +280,7 @@ TEST(Checkpoint, AScaleThatMeansNanIsAnErrorThatNamesItsPlace) {
       },
       DType::kF8E4M3);
   EXPECT_THAT(open_error(dir.path()), AllOf(HasSubstr(kLayer1 + "self_attn.q_proj.weight_scale_inv"),
-                                            HasSubstr("[9, 2]"), HasSubstr("NaN")));
+                                            HasSubstr("row 9, column 2"), HasSubstr("NaN")));
 }
 
 TEST(Checkpoint, ATruncatedShardIsAnErrorThatNamesIt) {

@@ -274,6 +274,47 @@ TEST(Config, WhatCannotBeComputedIsAnErrorThatNamesFieldAndValue) {
   }
 }
 
+// As Quark writes it, with some of the fields that are read.
+std::string quark(std::string_view weight, std::string_view more = "") {
+  return replaced(m3_config_json(), "\"text_config\": {",
+                  strf(R"("quantization_config": {{"quant_method": "quark",
+    "global_quant_config": {{"weight": {{{}}}, "input_tensors": {{"dtype": "fp4", "is_dynamic": true}}}},
+    "exclude": ["*lm_head", "language_model.model.layers.0.self_attn.q_proj"]{}}},
+  "text_config": {{)",
+                       weight, more));
+}
+constexpr std::string_view kFp4 =
+    R"("dtype": "fp4", "qscheme": "per_group", "group_size": 32, "scale_format": "e8m0", "is_dynamic": false)";
+
+TEST(Config, QuarksMxfp4IsReadWithWhatItLeavesOut) {
+  const ModelConfig config = parsed(quark(
+      kFp4,
+      R"(, "layer_quant_config": {}, "export": {"weight_format": "real_quantized", "pack_method": "reorder"})"));
+  EXPECT_EQ(config.quant, QuantFormat::kMxfp4);
+  EXPECT_EQ(config.unquantised,
+            (std::vector<std::string>{"*lm_head", "language_model.model.layers.0.self_attn.q_proj"}));
+  EXPECT_EQ(parsed(test::m3_mxfp8_config_json()).unquantised.front(), "lm_head");
+}
+
+TEST(Config, WhatQuarkCanAlsoWriteIsAnErrorThatNamesFieldAndValue) {
+  const auto changed = [](std::string_view from, std::string_view to) {
+    return error_of(quark(replaced(std::string(kFp4), from, to)));
+  };
+  const std::string at = "quantization_config.global_quant_config.weight.";
+  EXPECT_THAT(changed("\"fp4\"", "\"fp8_e4m3\""), HasSubstr(at + "dtype is \"fp8_e4m3\""));
+  EXPECT_THAT(changed("\"dtype\"", "\"type\""), HasSubstr(at + "dtype is missing"));
+  EXPECT_THAT(changed("per_group", "per_tensor"), HasSubstr(at + "qscheme is \"per_tensor\""));
+  EXPECT_THAT(changed("32", "16"), HasSubstr(at + "group_size is 16"));
+  EXPECT_THAT(changed("\"e8m0\"", "\"e4m3\""), HasSubstr(at + "scale_format is \"e4m3\""));
+  EXPECT_THAT(changed("false", "true"), HasSubstr(at + "is_dynamic is true"));
+  EXPECT_THAT(error_of(quark(kFp4, R"(, "layer_quant_config": {"*self_attn*": {}})")),
+              HasSubstr("quantization_config.layer_quant_config is {"));
+  EXPECT_THAT(error_of(quark(kFp4, R"(, "export": {"weight_format": "fake_quantized"})")),
+              HasSubstr("quantization_config.export.weight_format is \"fake_quantized\""));
+  EXPECT_THAT(error_of(replaced(quark(kFp4), "\"*lm_head\"", "7")),
+              HasSubstr("quantization_config.exclude[0]"));
+}
+
 TEST(Config, ASparseLayerWithIndexValuesIsAnErrorThatNamesTheLayer) {
   std::string text = m3_config_json();
   const size_t list = text.find("[0, 0, 0, 1, 1", text.find("sparse_disable_index_value"));

@@ -54,6 +54,22 @@ std::string refusal(std::string_view config, std::string_view overrides) {
   return message;
 }
 
+TEST(Overrides, QuantisationIsReachedInBothSpellings) {
+  const ModelConfig mxfp8 =
+      nested_with(R"({"quantization_config": {"quant_method": "mxfp8", "ignored_layers": ["*self_attn*"]}})");
+  EXPECT_EQ(mxfp8.quant, QuantFormat::kMxfp8);
+  EXPECT_EQ(mxfp8.unquantised, std::vector<std::string>{"*self_attn*"});
+  constexpr std::string_view kQuark =
+      R"({"quantization_config": {"quant_method": "quark", "exclude": ["lm_head"],
+    "global_quant_config": {"weight": {"dtype": "fp4", "qscheme": "per_group", "group_size": 32,
+                                       "scale_format": "e8m0"}},
+    "export": {"weight_format": "real_quantized"}}})";
+  EXPECT_EQ(nested_with(kQuark).quant, QuantFormat::kMxfp4);
+  EXPECT_THAT(refusal(test::m3_config_json(),
+                      R"({"quantization_config": {"global_quant_config": {"weight": {"type": "fp4"}}}})"),
+              HasSubstr("quantization_config.global_quant_config.weight.type"));
+}
+
 TEST(Overrides, NothingChangesNothing) {
   EXPECT_EQ(nested_with("{}").max_positions, 1048576);
   EXPECT_EQ(nested_with(R"({"text_config": {}})").num_layers, 60);
