@@ -261,7 +261,7 @@ class Table {
     values.spec.dtype = dtype_of(format);
     values.spec.shape.back() /= values_per_element(format);
     scales.piece = TensorPiece::kScales;
-    scales.spec.name += kScaleSuffixes[is_mxfp8 ? 0 : 1];
+    scales.spec.name = scale_name(values);
     scales.spec.dtype = DType::kU8;
     scales.spec.shape.back() /= kScaleGroup;
     scales.device = {};
@@ -341,6 +341,10 @@ bool is_optional_tensor(std::string_view name) {
   const std::string_view rest = name.substr(at + kAttention.size());
   const auto is_among = [&](const auto& names) { return std::ranges::find(names, rest) != names.end(); };
   return is_among(kKScales) || is_among(kVScales) || is_among(kQScales);
+}
+
+std::string scale_name(const TensorRow& row) {
+  return row.spec.name + std::string(kScaleSuffixes[row.format == MatrixFormat::kMxfp8 ? 0 : 1]);
 }
 
 std::vector<std::string> scale_names(const TensorRow& row) {

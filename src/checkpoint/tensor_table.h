@@ -33,6 +33,8 @@ std::vector<std::string> kv_scale_names(TensorRole role, int layer, const NameSc
 // which nothing here rounds to fp8), or a head that predicts further tokens, which is not computed here.
 bool is_optional_tensor(std::string_view name);
 
+// What the scales of a quantised matrix are called.
+std::string scale_name(const TensorRow& row);
 // What the scales beside a matrix may be called, in any format: where a checkpoint holds one, that matrix is
 // quantised.
 std::vector<std::string> scale_names(const TensorRow& row);

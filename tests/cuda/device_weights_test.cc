@@ -56,8 +56,11 @@ float value_of(const ops::Weight& weight, int64_t row, int64_t col) {
   const int64_t at = row * cols + col;
   if (weight.values.dtype == DType::kF32) return weight.values.as<float>()[at];
   if (weight.values.dtype == DType::kBF16) return to_float(weight.values.as<BFloat16>()[at]);
-  const uint8_t code = static_cast<const uint8_t*>(weight.values.data)[at];
-  return e4m3_to_float(code) * e8m0_to_float(weight.scales.as<uint8_t>()[at / 32]);
+  const auto* const codes = static_cast<const uint8_t*>(weight.values.data);
+  const float value = weight.format() == MatrixFormat::kMxfp8
+                          ? e4m3_to_float(codes[at])
+                          : e2m1_to_float(codes[at / 2] >> (at % 2 * 4) & 15);
+  return value * e8m0_to_float(weight.scales.as<uint8_t>()[at / kScaleGroup]);
 }
 
 // A matrix's rows from `first` on as bf16, expanded where it is quantised.

@@ -31,10 +31,10 @@ class Expanded {
     for (const TensorRow& row : tensor_table(checkpoint.config())) {
       if (!is_mx(row.format) || row.piece != TensorPiece::kValues) continue;
       const ops::Weight weight = find_weight(checkpoint.weights(), row.role, row.layer, row.expert);
-      values_.push_back(expand(weight, row.format, row.columns()));
+      values_.push_back(expand(weight));
       *find_tensor(weights_, row.role, TensorPiece::kScales, row.layer, row.expert) = {};
       *find_tensor(weights_, row.role, TensorPiece::kValues, row.layer, row.expert) =
-          Tensor(values_.back().data(), DType::kBF16, {weight.out(), row.columns()});
+          Tensor(values_.back().data(), DType::kBF16, {weight.out(), weight.in()});
     }
     SPARROW_CHECK(!values_.empty());
   }
@@ -43,13 +43,13 @@ class Expanded {
   const Weights& weights() const { return weights_; }
 
  private:
-  static std::vector<BFloat16> expand(const ops::Weight& weight, MatrixFormat format, int64_t columns) {
-    constexpr float kE2M1[] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, -0.0f, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+  static std::vector<BFloat16> expand(const ops::Weight& weight) {
     const auto* const codes = static_cast<const uint8_t*>(weight.values.data);
-    std::vector<BFloat16> values(static_cast<size_t>(weight.out() * columns));
+    std::vector<BFloat16> values(static_cast<size_t>(weight.out() * weight.in()));
     for (size_t i = 0; i < values.size(); ++i) {
-      const float value =
-          format == MatrixFormat::kMxfp8 ? e4m3_to_float(codes[i]) : kE2M1[codes[i / 2] >> (i % 2 * 4) & 15];
+      const float value = weight.format() == MatrixFormat::kMxfp8
+                              ? e4m3_to_float(codes[i])
+                              : e2m1_to_float(codes[i / 2] >> (i % 2 * 4) & 15);
       values[i] = to_bf16(value * e8m0_to_float(weight.scales.as<uint8_t>()[i / kScaleGroup]));
     }
     return values;

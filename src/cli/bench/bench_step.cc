@@ -10,6 +10,7 @@
 #include "base/json/json_writer.h"
 #include "base/progress.h"
 #include "checkpoint/random/synthetic.h"
+#include "checkpoint/tensor_table.h"
 #include "cli/bench/step_cost.h"
 #include "cli/bench/step_picture.h"
 #include "cli/load_model.h"
@@ -175,7 +176,10 @@ Result<ModelConfig> preset_config(std::string preset) {
   if (mxfp8 || mxfp4) preset.resize(preset.size() - kMxfp8.size());
   const SyntheticConfig text = SPARROW_TRY(synthetic_config(preset, mxfp8 ? DType::kF8E4M3 : DType::kBF16));
   ModelConfig config = SPARROW_TRY(parse_config(text.config_json, text.generation_config_json));
-  if (mxfp4) config.quant = QuantFormat::kMxfp4;
+  if (mxfp4) {
+    config.quant = QuantFormat::kMxfp4;
+    config.unquantised = unquantised_modules(config.quant, 0, config.num_layers);
+  }
   return config;
 }
 

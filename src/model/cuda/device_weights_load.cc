@@ -10,6 +10,8 @@
 
 #include "base/math.h"
 #include "base/threads/thread_pool.h"
+#include "checkpoint/mx/mx_faults.h"
+#include "checkpoint/tensor_table.h"
 #include "device/cuda/check.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
@@ -31,9 +33,7 @@ struct Source {
       : part(&part),
         values(static_cast<const std::byte*>(weight.values.data)),
         scales(static_cast<const std::byte*>(weight.scales.data)),
-        format(part.tensor.format) {
-    if (!is_mx(format))
-      format = weight.values.dtype == DType::kF32 ? MatrixFormat::kF32 : MatrixFormat::kBF16;
+        format(weight.format()) {
     SPARROW_CHECK_EQ(weight.values.numel() * values_per_element(format), part.whole_rows * part.whole_cols);
     SPARROW_CHECK_EQ(scales != nullptr, is_mx(format));
   }
@@ -109,16 +109,15 @@ class Faults {
     const int64_t row = part.first_row + group / groups;
     const int64_t column = part.first_col + group % groups * kScaleGroup;
     const int64_t first = row * part.whole_cols + column;
-    const auto scale = static_cast<int>(source.scales[first / kScaleGroup]);
-    const int most = is_mx(part.tensor.device.format) ? ops::cuda::max_cell_scale(source.format) : 254;
-    std::string what = strf("the scale of row {}, columns {} to {} is {}: the GPU kernels take up to {}", row,
-                            column, column + kScaleGroup - 1, scale, most);
-    for (int64_t i = 0; scale <= most && i < kScaleGroup; ++i)
-      if (const auto code = static_cast<int>(source.values[first + i]); (code & 0x7f) == 0x7f) {
-        what = strf("row {}, column {} is {:#04x}, which is no number", row, column + i, code);
-        break;
-      }
-    return {Errc::kCorrupt, strf("tensor {}: {}", part.tensor.spec.name, what), part.tensor.spec.name};
+    const TensorRow& tensor = part.tensor;
+    const auto scale = static_cast<uint8_t>(source.scales[first / kScaleGroup]);
+    const int max = is_mx(tensor.device.format) ? ops::cuda::max_cell_scale(source.format)
+                                                : max_finite_scale(source.format);
+    if (scale > max) return bad_scale(scale_name(tensor), row, column / kScaleGroup, scale, max);
+    for (int64_t i = 0; source.format == MatrixFormat::kMxfp8 && i < kScaleGroup; ++i)
+      if (const std::byte* const code = &source.values[first + i]; has_nan_code({code, 1}))
+        return bad_code(tensor.spec.name, row, column + i, static_cast<uint8_t>(*code));
+    return {Errc::kCorrupt, strf("tensor {} changed while it was loaded", tensor.spec.name)};
   }
 
   DeviceBuffer first_;

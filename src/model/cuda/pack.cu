@@ -60,10 +60,7 @@ struct CodeReader {
   __device__ float value(int64_t at) const {
     const auto* const bytes = static_cast<const uint8_t*>(source.values);
     if constexpr (kFormat == MatrixFormat::kMxfp8) return e4m3_to_float(bytes[at]);
-    const uint32_t code = bytes[at / 2] >> (at % 2 * 4) & 15;
-    // Exponent and mantissa, moved into a float's fields, read 2^126 too small.
-    const float magnitude = std::bit_cast<float>((code & 7) << 22) * 0x1p126f;
-    return code & 8 ? -magnitude : magnitude;
+    return e2m1_to_float(static_cast<uint8_t>(bytes[at / 2] >> (at % 2 * 4)));
   }
 };
 
