@@ -252,6 +252,22 @@ TEST(DeviceWeights, ZerosFillUpWhatIsSmallerThanATile) {
   EXPECT_EQ(first_difference(model, parallel, device), "");
 }
 
+// k of a layer is not quantised, the rest of its matrix is: all of it is expanded, and nothing else.
+TEST(DeviceWeights, AMatrixWhoseTensorsDifferIsExpanded) {
+  std::string config = synthetic_config("tiny", DType::kF8E4M3)->config_json;
+  const std::string_view list = "\"ignored_layers\": [";
+  ASSERT_NE(config.find(list), std::string::npos);
+  config.insert(config.find(list) + list.size(), "\"model.layers.1.self_attn.k_proj\", ");
+  const TempDir dir;
+  ASSERT_TRUE(write_text_file(dir.path() / "config.json", config).ok());
+  const Checkpoint model = Checkpoint::random(dir.path(), 5, {}).value();
+  const DeviceWeights device = load_device_weights(model.config(), {}, model.weights()).value();
+  EXPECT_EQ(device.layers[0].qkv.format, MatrixFormat::kMxfp8);
+  EXPECT_EQ(device.layers[1].qkv.format, MatrixFormat::kBF16);
+  EXPECT_EQ(device.layers[1].o.format, MatrixFormat::kMxfp8);
+  EXPECT_EQ(first_difference(model, {}, device), "");
+}
+
 TEST(DeviceWeights, AFileOnDiskGivesTheSame) {
   const TempDir dir;
   ASSERT_TRUE(write_synthetic_checkpoint({.seed = 3, .dir = dir.path() / "m", .dtype = DType::kF8E4M3}).ok());
