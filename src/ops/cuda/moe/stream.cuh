@@ -51,7 +51,7 @@ struct StreamTraits {
   static constexpr int kWarpsK = kWarpsK_, kWarpsM = kConsumers / kWarpsK;
   static constexpr int kTilesPerWarp = kRowTiles / kWarpsM, kLinesPerWarp = kDepth / 64 / kWarpsK;
   // Token tiles that are multiplied together: enough independent sums, registers for their operands.
-  static constexpr int kTilesAtOnce = kTokenTiles < 4 / kTilesPerWarp ? kTokenTiles : 4 / kTilesPerWarp;
+  static constexpr int kMaxTilesAtOnce = 4 / kTilesPerWarp;
   static constexpr int kStageBytes = (kRows + kTokens) * kRowBytes, kMaxStages = 8;
   // Weights lie in lines of 64 columns as the copy engine brings them, [line][row]; so do tokens, except that
   // gathered ones come row by row.
@@ -240,9 +240,10 @@ __device__ __forceinline__ void stream_store(const StreamParams& p, const typena
   }
 }
 
-template <typename T>
+template <typename T, int kTokenTiles>
 __device__ __forceinline__ void stream_multiply(float (&acc)[T::kTilesPerWarp][T::kTokenTiles][4],
                                                 uint32_t tile, int width, int tokens) {
+  constexpr int kAtOnce = kTokenTiles < T::kMaxTilesAtOnce ? kTokenTiles : T::kMaxTilesAtOnce;
   const int warp = threadIdx.x / 32, row = threadIdx.x % 32 / 4;
   const uint32_t weights = tile + (warp / T::kWarpsK * T::kTilesPerWarp * 16 + row) * 128;
   const uint32_t x = tile + T::kRows * T::kRowBytes + row * T::kTokenRowBytes;
@@ -256,22 +257,48 @@ __device__ __forceinline__ void stream_multiply(float (&acc)[T::kTilesPerWarp][T
 #pragma unroll
       for (int h = 0; h < 2; ++h) a[m][h] = load_line(weights + (m * 16 + h * 8 + line * T::kRows) * 128);
 #pragma unroll
-    for (int first = 0; first < T::kTokenTiles; first += T::kTilesAtOnce) {
+    for (int first = 0; first < kTokenTiles; first += kAtOnce) {
       if (first * 8 >= tokens) break;
-      Line b[T::kTilesAtOnce];
+      Line b[kAtOnce];
 #pragma unroll
-      for (int n = 0; n < T::kTilesAtOnce; ++n)
+      for (int n = 0; n < kAtOnce; ++n)
         b[n] = load_line(x + (first + n) * 8 * T::kTokenRowBytes + line * T::kTokenLineBytes);
         // A sum's four products depend on each other: other sums' come between them.
 #pragma unroll
       for (int i = 0; i < 4; ++i)
 #pragma unroll
-        for (int n = 0; n < T::kTilesAtOnce; ++n)
+        for (int n = 0; n < kAtOnce; ++n)
 #pragma unroll
           for (int m = 0; m < T::kTilesPerWarp; ++m)
             multiply_words(acc[m][first + n], a[m][0], a[m][1], b[n], i);
     }
   }
+}
+
+// When all consumers have come: a cluster's CTAs add up their warps' sums, in the first slice.
+template <typename T>
+__device__ __forceinline__ void stream_add_slices(const StreamParams& p, typename T::Smem& smem,
+                                                  const StreamUnit& u) {
+  hopper::named_barrier_sync(kStreamSums, T::kConsumers * 32);
+  if (p.splits == 1) return;
+  constexpr int kFours = T::kRows / 4;
+  for (int i = threadIdx.x; i < u.tokens * kFours; i += T::kConsumers * 32)
+    *reinterpret_cast<float4*>(&smem.sums[0][i / kFours][i % kFours * 4]) =
+        stream_sums<T>(smem, 1, i / kFours, i % kFours * 4);
+}
+
+// The result of a cluster's unit, by all threads of its CTAs.
+template <typename T>
+__device__ __forceinline__ void stream_store_cluster(const StreamParams& p, const typename T::Smem& smem,
+                                                     int unit, int rank) {
+  __syncwarp();
+  hopper::cluster_arrive();
+  hopper::cluster_wait();
+  if (threadIdx.x / 32 < T::kConsumers) stream_store<T>(p, smem, stream_unit<T>(p, smem, unit, rank), rank);
+  // Nobody may leave while others read its sums.
+  __syncwarp();
+  hopper::cluster_arrive();
+  hopper::cluster_wait();
 }
 
 // One unit's columns, added up in smem.sums: by warps, or, in a cluster, in its first slice.
@@ -282,8 +309,13 @@ __device__ __forceinline__ void stream_consume(const StreamParams& p, typename T
   float acc[T::kTilesPerWarp][T::kTokenTiles][4] = {};
   for (int chunk = u.first_chunk; chunk < u.end_chunk; ++chunk) {
     hopper::mbarrier_wait(&smem.full[ring.stage], ring.parity);
-    stream_multiply<T>(acc, hopper::smem_address(ring.tile()), min(T::kDepth, p.columns - chunk * T::kDepth),
-                       u.tokens);
+    const uint32_t tile = hopper::smem_address(ring.tile());
+    const int width = min(T::kDepth, p.columns - chunk * T::kDepth);
+    // Most experts have few tokens: products with none cost power, and with it clock.
+    if (T::kRouted && T::kTokenTiles > 1 && u.tokens <= 8)
+      stream_multiply<T, 1>(acc, tile, width, u.tokens);
+    else
+      stream_multiply<T, T::kTokenTiles>(acc, tile, width, u.tokens);
     __syncwarp();
     if (lane == 0) hopper::mbarrier_arrive(&smem.empty[ring.stage]);
     ring.next();
@@ -296,12 +328,7 @@ __device__ __forceinline__ void stream_consume(const StreamParams& p, typename T
 #pragma unroll
       for (int i = 0; i < 4; ++i)
         smem.sums[slice][n * 8 + lane % 4 * 2 + i % 2][first_row + m * 16 + i / 2 * 8] = acc[m][n][i];
-  hopper::named_barrier_sync(kStreamSums, T::kConsumers * 32);
-  if (p.splits == 1) return;
-  constexpr int kFours = T::kRows / 4;
-  for (int i = threadIdx.x; i < u.tokens * kFours; i += T::kConsumers * 32)
-    *reinterpret_cast<float4*>(&smem.sums[0][i / kFours][i % kFours * 4]) =
-        stream_sums<T>(smem, 1, i / kFours, i % kFours * 4);
+  stream_add_slices<T>(p, smem, u);
 }
 
 template <typename T>
@@ -340,17 +367,7 @@ __global__ void __launch_bounds__(T::kThreads, T::kCtasPerSm)
       hopper::named_barrier_sync(kStreamSums, T::kConsumers * 32);
     }
   }
-  if (p.splits > 1) {
-    __syncwarp();
-    hopper::cluster_arrive();
-    hopper::cluster_wait();
-    if (threadIdx.x / 32 < T::kConsumers)
-      stream_store<T>(p, smem, stream_unit<T>(p, smem, first_unit, rank), rank);
-    // Nobody may leave while others read its sums.
-    __syncwarp();
-    hopper::cluster_arrive();
-    hopper::cluster_wait();
-  }
+  if (p.splits > 1) stream_store_cluster<T>(p, smem, first_unit, rank);
 }
 
 }  // namespace sparrow::ops::cuda

@@ -16,6 +16,7 @@
 namespace sparrow::ops::cuda {
 
 struct DownFewParams {
+  CUtensorMap lines;                 // w in boxes of a stage, for rows that are cut into pieces
   const __nv_bfloat16* w = nullptr;  // [num_experts + 1, hidden, inter]
   const __nv_bfloat16* h = nullptr;  // [places, inter], from the kernel before
   const int32_t* ids = nullptr;      // [rows, top_k], not from the kernel before
@@ -58,42 +59,53 @@ __device__ __forceinline__ DownStep down_step(const DownFewParams& p, const Down
   return s;
 }
 
-// Rows of `width` of `inter` columns to rows of the stage; whole rows lie in one piece.
-__device__ __forceinline__ void down_copy(uint8_t* tile, const __nv_bfloat16* source, int rows,
-                                          const DownFewParams& p, const DownStep& s, uint64_t* bar) {
+// Announces a stage and asks for its weights: whole rows in one piece, pieces of rows as lines of 64 columns
+// by one tensor copy. (Copies of single rows cost the producer 45-70 cycles each.)
+__device__ __forceinline__ void down_weights(uint8_t* tile, const DownFewParams& p, const DownStep& s,
+                                             int channels, uint64_t* bar) {
+  if (threadIdx.x % 32 == 0) {
+    const int first = s.share.expert * p.hidden + static_cast<int>(blockIdx.x) * p.slab;
+    const bool whole = p.depth == p.inter;
+    const int weight_bytes = whole ? channels * p.inter * 2 : p.slab * p.depth * 2;
+    hopper::mbarrier_arrive_expect(bar, weight_bytes + s.share.count * s.width * 2);
+    if (whole)
+      hopper::bulk_load(tile, p.w + int64_t{first} * p.inter, weight_bytes, bar);
+    else
+      hopper::tma_load_3d(tile, &p.lines, bar, 0, first, s.chunk * (p.depth / 64), hopper::kEvictFirst);
+  }
+  __syncwarp();
+}
+
+__device__ __forceinline__ void down_tokens(uint8_t* tile, const DownFewParams& p, const DownStep& s,
+                                            uint64_t* bar) {
   const int lane = threadIdx.x % 32;
+  const __nv_bfloat16* h = p.h + int64_t{s.share.first} * p.inter;
+  tile += p.slab * p.depth * 2;
   if (p.depth == p.inter) {
-    if (lane == 0) hopper::bulk_load(tile, source, rows * p.inter * 2, bar);
+    if (lane == 0) hopper::bulk_load(tile, h, s.share.count * p.inter * 2, bar);
     return;
   }
-  for (int r = lane; r < rows; r += 32)
-    hopper::bulk_load(tile + r * p.depth * 2, source + int64_t{r} * p.inter + s.chunk * p.depth, s.width * 2,
-                      bar);
+  for (int t = lane; t < s.share.count; t += 32)
+    hopper::bulk_load(tile + t * p.depth * 2, h + int64_t{t} * p.inter + s.chunk * p.depth, s.width * 2, bar);
 }
 
 __device__ __forceinline__ void down_produce(const DownFewParams& p, DownFew::Smem& smem, uint8_t* ring,
                                              int channels) {
   const int chunks = (p.inter + p.depth - 1) / p.depth, steps = smem.route.num_shares * chunks;
-  const int stage_bytes = DownFew::stage_bytes(p.slab, p.tokens, p.depth), lane = threadIdx.x % 32;
-  const auto load_weights = [&](const DownStep& s, int stage) {
-    if (lane == 0)
-      hopper::mbarrier_arrive_expect(&smem.full[stage], (channels + s.share.count) * s.width * 2);
-    __syncwarp();
-    const int64_t first = int64_t{s.share.expert} * p.hidden + int64_t{blockIdx.x} * p.slab;
-    down_copy(ring + stage * stage_bytes, p.w + first * p.inter, channels, p, s, &smem.full[stage]);
-  };
+  const int stage_bytes = DownFew::stage_bytes(p.slab, p.tokens, p.depth);
   const int early = min(p.stages, steps);
-  for (int step = 0; step < early; ++step) load_weights(down_step(p, smem, step, chunks), step);
+  for (int step = 0; step < early; ++step)
+    down_weights(ring + step * stage_bytes, p, down_step(p, smem, step, chunks), channels, &smem.full[step]);
   hopper::wait_for_previous_kernel();
   int stage = 0, parity = 0;
   for (int step = 0; step < steps; ++step) {
     const DownStep s = down_step(p, smem, step, chunks);
+    uint8_t* tile = ring + stage * stage_bytes;
     if (step >= early) {
       hopper::mbarrier_wait(&smem.empty[stage], parity ^ 1);
-      load_weights(s, stage);
+      down_weights(tile, p, s, channels, &smem.full[stage]);
     }
-    down_copy(ring + stage * stage_bytes + p.slab * p.depth * 2, p.h + int64_t{s.share.first} * p.inter,
-              s.share.count, p, s, &smem.full[stage]);
+    down_tokens(tile, p, s, &smem.full[stage]);
     if (++stage == p.stages) stage = 0, parity ^= 1;
   }
 }
@@ -103,6 +115,9 @@ __device__ __forceinline__ void down_consume(const DownFewParams& p, DownFew::Sm
   const int chunks = (p.inter + p.depth - 1) / p.depth, steps = smem.route.num_shares * chunks;
   const int stage_bytes = DownFew::stage_bytes(p.slab, p.tokens, p.depth), row_bytes = p.depth * 2;
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  // Weights lie as they came: in rows or in lines.
+  const bool whole = p.depth == p.inter;
+  const int w_row_bytes = whole ? row_bytes : 128, w_line_bytes = whole ? 128 : p.slab * 128;
   if (warp * 8 >= channels) return;
   for (int i = lane; i < p.rows * 8; i += 32) sums[i / 8 * p.slab + warp * 8 + i % 8] = 0;
   float acc[2][4] = {};
@@ -112,12 +127,12 @@ __device__ __forceinline__ void down_consume(const DownFewParams& p, DownFew::Sm
     hopper::mbarrier_wait(&smem.full[stage], parity);
     const uint32_t tile = hopper::smem_address(ring) + stage * stage_bytes;
     // Rows past the last token give sums that nobody takes.
-    const uint32_t weights = tile + (warp * 8 + lane / 4) * row_bytes,
+    const uint32_t weights = tile + (warp * 8 + lane / 4) * w_row_bytes,
                    h0 = tile + (p.slab + min(lane / 4, p.tokens - 1)) * row_bytes,
                    h1 = tile + (p.slab + min(8 + lane / 4, p.tokens - 1)) * row_bytes;
 #pragma unroll 2
     for (int line = 0; line < s.width / 64; ++line) {
-      const Line b = load_line(weights + line * 128), a0 = load_line(h0 + line * 128);
+      const Line b = load_line(weights + line * w_line_bytes), a0 = load_line(h0 + line * 128);
       Line a1{};
       if (s.share.count > 8) a1 = load_line(h1 + line * 128);
 #pragma unroll
