@@ -159,7 +159,7 @@ TEST(Quantised, ScalesOfAnotherTypeOrShapeAreNamed) {
 
 TEST(Quantised, AConfigurationThatSaysOtherwiseIsAnErrorThatNamesTheMatrix) {
   const Copy scaled("mxfp8");
-  scaled.edit("ignored_layers", "\"patch_merge_mlp\"", "\"*1.self_attn.*\"");
+  scaled.edit("ignored_layers", "\"patch_merge_mlp\"", "\"*.1.self_attn.*\"");
   EXPECT_THAT(scaled.error(),
               AllOf(HasSubstr("6 with scales, which it says are not quantised"), HasSubstr(kQuery),
                     Not(HasSubstr("unexpected")), Not(HasSubstr("another shape or type"))));
