@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Times the experts of one layer of a TP8 rank (128 experts of 384 channels, a shared one, hidden 6144, top
 // 4, uniform random routing), a dense MLP of it, and its linear layers of few rows: medians of graph replays,
-// whole and in parts. Prints bytes, flops and the floor (the weights of the experts that were hit, inputs and
-// results once at 4,459 GB/s, or the arithmetic at 809 TFLOP/s); the peer is PyTorch's grouped product,
-// without the shared expert, or 0.
+// whole and in parts. Then wider experts, as fewer ranks hold them, and all of it in MXFP8 and MXFP4. Prints
+// bytes, flops and the floor (the weights of the experts that were hit, inputs and results once at 4,459
+// GB/s, or the arithmetic at 809 TFLOP/s); the peer is PyTorch's grouped product, without the shared expert,
+// for wider experts vLLM's fused kernel with it, or 0.
 //   moe_bench [--json] [--only SUBSTRING] [--once]
 #include <cuda_bf16.h>
 
+#include <map>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "bench.cuh"
@@ -18,8 +21,23 @@ namespace {
 
 using namespace bench;
 using namespace sparrow::ops::cuda;
+using sparrow::is_mx;
+using sparrow::MatrixFormat;
 
 constexpr MoeShape kRank{6144, 384, 128, 4}, kMlp{6144, 1536, 0, 0};
+
+constexpr MatrixFormat kFormats[] = {MatrixFormat::kBF16, MatrixFormat::kMxfp8, MatrixFormat::kMxfp4};
+
+// Channels of an expert on ranks of TP8, TP4, TP2 and TP1.
+struct Width {
+  int inter;
+  std::map<int, double> peer_us;  // by rows
+};
+const Width kWidths[] = {
+    {384, {{1, 83.7}, {16, 348}, {64, 584}, {1024, 654}, {8192, 1119}}},
+    {768, {{1, 58.5}, {8, 230}, {16, 348}, {64, 759}, {128, 843}, {256, 895}, {1024, 1061}}},
+    {1536, {}},
+    {3072, {{1, 151}, {8, 793}, {16, 1280}, {64, 2872}, {128, 3371}, {256, 3482}, {1024, 4146}}}};
 
 template <typename T>
 T* allocate(int64_t count) {
@@ -41,21 +59,57 @@ void print(const Options& options, const std::string& name, const Timing& t, con
     std::printf("%44s %.0f GB/s, %.0f TFLOP/s\n", "", work.bytes / t.us / 1e3, work.flops / t.us / 1e6);
 }
 
+// Random codes; scales that make numbers of order 2^-4 of them.
+__global__ void fill_cells(uint32_t* data, int64_t words, uint32_t seed, int cell_words, int code_words,
+                           uint32_t scale) {
+  for (int64_t i = blockIdx.x * int64_t{blockDim.x} + threadIdx.x; i < words;
+       i += int64_t{gridDim.x} * blockDim.x) {
+    uint32_t x = static_cast<uint32_t>(i) * 2654435761u + seed;
+    x ^= x >> 16, x *= 0x7feb352du, x ^= x >> 15, x *= 0x846ca68bu, x ^= x >> 16;
+    data[i] = i % cell_words < code_words ? x : scale * 0x01010101u;
+  }
+}
+
+int64_t matrix_bytes(MatrixFormat format, int64_t rows, int64_t columns) {
+  return is_mx(format) ? cell_matrix_bytes(format, rows, columns) : rows * columns * 2;
+}
+
+// Random matrices of one shape, one behind the other.
+struct Matrices {
+  MatrixFormat format;
+  int rows, columns;
+  uint8_t* values;
+
+  Matrices(MatrixFormat f, int64_t r, int c, int slots, uint32_t seed)
+      : format(f), rows(static_cast<int>(r)), columns(c) {
+    const int64_t words = matrix_bytes(f, r, c) * slots / 4;
+    values = allocate<uint8_t>(words * 4);
+    if (is_mx(f))
+      fill_cells<<<4096, 256>>>(reinterpret_cast<uint32_t*>(values), words, seed, cell_bytes(f) / 4,
+                                cell_code_bytes(f) / 4, cell_scale(f, 121));
+    else
+      fill_random<<<4096, 256>>>(reinterpret_cast<uint32_t*>(values), words, seed, false);
+  }
+  ~Matrices() { CHECK(cudaFree(values)); }
+  Matrices(const Matrices&) = delete;
+  Matrices& operator=(const Matrices&) = delete;
+
+  double bytes() const { return double(matrix_bytes(format, rows, columns)); }
+  DeviceMatrix at(int slot) const {
+    return {format, values + slot * matrix_bytes(format, rows, columns), rows, columns};
+  }
+};
+
 struct Layer {
   MoeShape shape;
   int slots;  // sets of weights, so that none stays in the L2
-  __nv_bfloat16 *gate_up, *down;
+  Matrices gate_up, down;
 
-  Layer(const MoeShape& s, int num_slots) : shape(s), slots(num_slots) {
-    const int64_t count = int64_t{s.num_experts + 1} * s.inter * s.hidden * slots;
-    gate_up = allocate<__nv_bfloat16>(2 * count), down = allocate<__nv_bfloat16>(count);
-    fill_random<<<4096, 256>>>(reinterpret_cast<uint32_t*>(gate_up), count, 1, false);
-    fill_random<<<4096, 256>>>(reinterpret_cast<uint32_t*>(down), count / 2, 2, false);
-  }
-  ~Layer() {
-    CHECK(cudaFree(gate_up));
-    CHECK(cudaFree(down));
-  }
+  Layer(const MoeShape& s, int num_slots, MatrixFormat format = MatrixFormat::kBF16)
+      : shape(s),
+        slots(num_slots),
+        gate_up(format, int64_t{s.num_experts + 1} * 2 * s.inter, s.hidden, slots, 1),
+        down(format, int64_t{s.num_experts + 1} * s.hidden, s.inter, slots, 2) {}
 };
 
 // Uniform routing of `rows` rows, one after the other for each slot.
@@ -81,13 +135,19 @@ double experts_hit(const MoeShape& shape, const std::vector<int32_t>& ids, int r
   return hit / slots + 1;
 }
 
+std::string prefix(MatrixFormat format) {
+  return format == MatrixFormat::kMxfp8 ? "mxfp8/" : format == MatrixFormat::kMxfp4 ? "mxfp4/" : "";
+}
+
 using Family = void (*)(const MoeShape&, const MoeArgs&, cudaStream_t, unsigned);
 
 void run_moe(const Layer& layer, const std::string& name, int rows, Family family, double peer_us,
              const Options& options, cudaStream_t stream) {
   const MoeShape& s = layer.shape;
   // 129 experts are 30 times the L2: different routings over the same weights are cold enough.
-  const int routings = s.num_experts == 0 ? layer.slots : rows <= 256 ? 8 : 1;
+  const int routings = s.num_experts == 0 ? layer.slots
+                       : rows <= 256      ? std::max(8 * kRank.inter / s.inter, 2)
+                                          : 1;
   const std::vector<int32_t> ids = random_routing(s, int64_t{rows} * routings);
   int32_t* ids_device = s.num_experts == 0 ? nullptr : upload(ids);
   float* weights = upload(std::vector<float>(size_t(rows) * std::max(s.top_k, 1), 0.25f));
@@ -102,9 +162,8 @@ void run_moe(const Layer& layer, const std::string& name, int rows, Family famil
   args.out = out, args.workspace = workspace, args.rows = rows;
   const auto time = [&](unsigned parts) {
     return time_launches(stream, routings, options.once, [&](int i) {
-      const int64_t weights_at = s.num_experts == 0 ? int64_t{i} * s.inter * s.hidden : 0;
-      args.gate_up = bf16_matrix(layer.gate_up + 2 * weights_at, (s.num_experts + 1) * 2 * s.inter, s.hidden);
-      args.down = bf16_matrix(layer.down + weights_at, (s.num_experts + 1) * s.hidden, s.inter);
+      const int slot = s.num_experts == 0 ? i : 0;
+      args.gate_up = layer.gate_up.at(slot), args.down = layer.down.at(slot);
       args.ids = ids_device + size_t(i) * rows * s.top_k;
       family(s, args, stream, parts);
       return cudaGetLastError();
@@ -112,9 +171,11 @@ void run_moe(const Layer& layer, const std::string& name, int rows, Family famil
   };
   const double hit = s.num_experts == 0 ? 1 : experts_hit(s, ids, rows, routings);
   const double places = double(rows) * (s.top_k + 1), matrix = double(s.hidden) * s.inter;
-  const Work gate_up{hit * matrix * 4 + double(rows) * s.hidden * 2 + places * s.inter * 2,
+  const double share = hit / (s.num_experts + 1);  // of the weights
+  const Work gate_up{share * layer.gate_up.bytes() + double(rows) * s.hidden * 2 + places * s.inter * 2,
                      places * matrix * 4};
-  const Work down{hit * matrix * 2 + places * s.inter * 2 + double(rows) * s.hidden * 2, places * matrix * 2};
+  const Work down{share * layer.down.bytes() + places * s.inter * 2 + double(rows) * s.hidden * 2,
+                  places * matrix * 2};
   print(options, name + "/all", time(kMoeAll), {gate_up.bytes + down.bytes, gate_up.flops + down.flops},
         peer_us);
   print(options, name + "/gate_up", time(kMoeGateUp), gate_up, 0);
@@ -135,23 +196,25 @@ void run_moe(const Layer& layer, const std::string& name, int rows, Family famil
     CHECK(cudaFree(data));
 }
 
-void run_linear(int out_features, int in_features, int rows, const Options& options, cudaStream_t stream) {
-  const std::string name = "linear/" + std::to_string(out_features) + "x" + std::to_string(in_features) +
-                           "/B" + std::to_string(rows);
+void run_linear(int out_features, int in_features, int rows, MatrixFormat format, const Options& options,
+                cudaStream_t stream) {
+  const std::string name = "linear/" + prefix(format) + std::to_string(out_features) + "x" +
+                           std::to_string(in_features) + "/B" + std::to_string(rows);
   if (name.find(options.only) == std::string::npos) return;
-  const int64_t count = int64_t{out_features} * in_features;
-  const auto slots = static_cast<int>(std::clamp<int64_t>(kRotateBytes / (count * 2) + 1, 2, 40));
-  auto *w = allocate<__nv_bfloat16>(count * slots), *x = allocate<__nv_bfloat16>(int64_t{rows} * in_features),
+  const int64_t bytes = matrix_bytes(format, out_features, in_features);
+  const auto slots = static_cast<int>(std::clamp<int64_t>(kRotateBytes / bytes + 1, 2, 80));
+  const Matrices w(format, out_features, in_features, slots, 1);
+  auto *x = allocate<__nv_bfloat16>(int64_t{rows} * in_features),
        *out = allocate<__nv_bfloat16>(int64_t{rows} * out_features);
-  fill_random<<<4096, 256>>>(reinterpret_cast<uint32_t*>(w), count * slots / 2, 1, false);
   fill_random<<<64, 256>>>(reinterpret_cast<uint32_t*>(x), int64_t{rows} * in_features / 2, 2, false);
   CHECK(cudaDeviceSynchronize());
   const Timing t = time_launches(stream, slots, options.once, [&](int i) {
-    linear_small(bf16_matrix(w + i * count, out_features, in_features), x, out, rows, stream);
+    linear_small(w.at(i), x, out, rows, stream);
     return cudaGetLastError();
   });
-  print(options, name, t, {count * 2.0 + 2.0 * rows * (in_features + out_features), 2.0 * count * rows}, 0);
-  for (void* data : {w, x, out}) CHECK(cudaFree(data));
+  print(options, name, t,
+        {w.bytes() + 2.0 * rows * (in_features + out_features), 2.0 * out_features * in_features * rows}, 0);
+  for (void* data : {x, out}) CHECK(cudaFree(data));
 }
 
 }  // namespace
@@ -163,31 +226,38 @@ int main(int argc, char** argv) {
   const auto wanted = [&](const std::string& name) {
     return name.find(options.only) != std::string::npos || options.only.find(name) != std::string::npos;
   };
-  for (const auto& [out_features, in_features] :
-       std::vector<std::pair<int, int>>{{1408, 6144}, {1280, 6144}, {6144, 1024}, {25008, 6144}})
-    for (const int rows : {1, 8, 16, 32, 64}) run_linear(out_features, in_features, rows, options, stream);
-  {
-    const Layer layer(kMlp, 5);
+  for (const MatrixFormat format : kFormats)
+    for (const auto& [out_features, in_features] :
+         std::vector<std::pair<int, int>>{{1408, 6144}, {1280, 6144}, {6144, 1024}, {25008, 6144}})
+      for (const int rows : {1, 8, 16, 32, 64})
+        if (!is_mx(format) || out_features < 25000)
+          run_linear(out_features, in_features, rows, format, options, stream);
+  for (const MatrixFormat format : kFormats) {
+    const std::string base = "mlp/" + prefix(format) + "B";
+    std::optional<Layer> layer;
     for (const int rows : {1, 8, 16, 32, 64, 128, 256, 8192}) {
-      const std::string name = "mlp/B" + std::to_string(rows);
-      if (wanted(name))
-        run_moe(layer, name, rows, rows <= kLinearSmallRows ? mlp_few : moe_many, 0, options, stream);
+      const std::string name = base + std::to_string(rows);
+      if (!wanted(name)) continue;
+      if (!layer) layer.emplace(kMlp, is_mx(format) ? 20 : 5, format);
+      run_moe(*layer, name, rows, rows <= kLinearSmallRows ? mlp_few : moe_many, 0, options, stream);
     }
   }
-  const Layer layer(kRank, 1);
-  struct Case {
-    int rows;
-    double peer_us;
-  };
-  for (const Case c :
-       {Case{1, 83.7}, Case{2, 0}, Case{4, 0}, Case{8, 0}, Case{16, 348}, Case{32, 0}, Case{64, 584}}) {
-    const std::string name = "moe/few/B" + std::to_string(c.rows);
-    if (wanted(name)) run_moe(layer, name, c.rows, moe_few, c.peer_us, options, stream);
-  }
-  for (const Case c : {Case{32, 0}, Case{64, 584}, Case{128, 0}, Case{256, 0}, Case{1024, 654}, Case{2048, 0},
-                       Case{4096, 0}, Case{8192, 1119}}) {
-    const std::string name = "moe/many/B" + std::to_string(c.rows);
-    if (wanted(name)) run_moe(layer, name, c.rows, moe_many, c.peer_us, options, stream);
-  }
+  for (const MatrixFormat format : kFormats)
+    for (const Width& width : kWidths) {
+      const std::string base = "moe/" + prefix(format) +
+                               (width.inter == kRank.inter ? "" : "I" + std::to_string(width.inter) + "/");
+      std::optional<Layer> layer;
+      const auto run = [&](const char* family_name, Family family, int rows) {
+        const std::string name = base + family_name + "/B" + std::to_string(rows);
+        const auto peer = is_mx(format) ? width.peer_us.end() : width.peer_us.find(rows);
+        if (!wanted(name)) return;
+        if (!layer)
+          layer.emplace(MoeShape{kRank.hidden, width.inter, kRank.num_experts, kRank.top_k}, 1, format);
+        run_moe(*layer, name, rows, family, peer == width.peer_us.end() ? 0 : peer->second, options, stream);
+      };
+      for (const int rows : {1, 2, 4, 8, 16, 32, 64}) run("few", moe_few, rows);
+      for (const int rows : {16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192})
+        if (width.inter == kRank.inter || rows <= 1024) run("many", moe_many, rows);
+    }
   return 0;
 }

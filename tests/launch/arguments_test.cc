@@ -159,7 +159,11 @@ TEST(LaunchArguments, LinearLayers) {
       {{[](auto& l) { l.w.values = nullptr; }, "linear_small: w must not be null"},
        {[](auto& l) { l.x = somewhere(1); }, "linear_small: x must be aligned to 16 bytes"},
        {[](auto& l) { l.rows = 65; }, "linear_small: rows must be in [1, 64], got 65"},
-       {[](auto& l) { l.w.format = MatrixFormat::kMxfp8; }, "linear_small: w must be bf16"},
+       {[](auto& l) { l.w.format = MatrixFormat::kF32; }, "linear_small: w must be bf16, MXFP8 or MXFP4"},
+       {[](auto& l) { l.w.format = MatrixFormat::kMxfp8, l.w.rows = 24; },
+        "linear_small: w must be a multiple of 16, got 24"},
+       {[](auto& l) { l.w.format = MatrixFormat::kMxfp4; },
+        "linear_small: w must be bf16 where results are f32"},
        {[](auto& l) { l.w.rows = 12; }, "linear_small: out_features must be a multiple of 8, got 12"},
        {[](auto& l) { l.w.cols = 96; }, "linear_small: in_features must be a multiple of 64, got 96"}});
   refuses<LinearHeldArgs>(
@@ -200,7 +204,8 @@ TEST(LaunchArguments, Experts) {
        {[](auto& m) { m.shape.top_k = 9; }, "moe: top_k must be in [1, 8], got 9"},
        {[](auto& m) { m.shape.num_experts = 2; }, "moe: top_k must be in [1, 2], got 4"},
        {[](auto& m) { m.args.ids = nullptr; }, "moe: ids must not be null"},
-       {[](auto& m) { m.args.gate_up.format = MatrixFormat::kMxfp8; }, "moe: gate_up must be bf16"},
+       {[](auto& m) { m.args.gate_up.format = MatrixFormat::kF32; },
+        "moe: gate_up must be bf16, MXFP8 or MXFP4"},
        {[](auto& m) { m.args.down.rows = 128; }, "moe: down must have the shape of the product"},
        {[](auto& m) { m.args.down.values = somewhere(4); }, "moe: down must be aligned to 16 bytes"},
        {[](auto& m) { m.args.workspace = somewhere(8); }, "moe: workspace must be aligned to 256 bytes"},

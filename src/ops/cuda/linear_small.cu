@@ -17,6 +17,8 @@ void run(const DeviceMatrix& w, const __nv_bfloat16* x, void* out, int rows, cud
   if (rows == 0) return;
   const Arguments arguments("linear_small");
   check_matrix(arguments, "w", w);
+  if (kJob == StreamJob::kLinearF32)
+    arguments.require("w", !is_mx(w.format), "must be bf16 where results are f32");
   arguments.pointer("x", x)
       .pointer("out", out)
       .range("rows", rows, 1, kLinearSmallRows)
@@ -24,8 +26,7 @@ void run(const DeviceMatrix& w, const __nv_bfloat16* x, void* out, int rows, cud
       .multiple("in_features", w.cols, kColumnTile)
       .range("out_features", w.rows, 1, INT_MAX)
       .multiple("out_features", w.rows, kOutTile);
-  launch_stream_rows<kJob>({.w = w.bf16(), .x = x},
-                           {.out = out, .rows = rows, .columns = w.cols, .out_rows = w.rows}, stream);
+  launch_stream_rows<kJob>(w, x, {.out = out, .rows = rows, .columns = w.cols, .out_rows = w.rows}, stream);
 }
 
 }  // namespace

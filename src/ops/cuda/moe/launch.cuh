@@ -36,10 +36,11 @@ inline CUtensorMap tile_map(const void* data, int64_t rows, int columns, int box
   return map;
 }
 
-// Brings a block of rows as lines of 64 columns: [line][row][64] in shared memory, not swizzled, one copy for
-// a whole stage. `data` is [rows, columns], columns a multiple of 64; reads past its end give zeros.
-inline CUtensorMap line_map(const __nv_bfloat16* data, int64_t rows, int columns, int box_rows,
-                            int box_lines) {
+// Brings a block of rows as lines of 64 columns: [line][row][64] in shared memory, one copy for a whole
+// stage; swizzled, chunks of 16 bytes lie as for wgmma. `data` is [rows, columns], columns a multiple of 64;
+// reads past its end give zeros.
+inline CUtensorMap line_map(const __nv_bfloat16* data, int64_t rows, int columns, int box_rows, int box_lines,
+                            bool swizzle = false) {
   CUtensorMap map;
   SPARROW_CUDA(hopper::make_tensor_map(
       hopper::TensorView{
@@ -48,7 +49,7 @@ inline CUtensorMap line_map(const __nv_bfloat16* data, int64_t rows, int columns
           .extents = {64, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(columns / 64)},
           .strides = {static_cast<cuuint64_t>(columns) * 2, 128},
           .box = {64, static_cast<cuuint32_t>(box_rows), static_cast<cuuint32_t>(box_lines)},
-          .swizzle = false},
+          .swizzle = swizzle},
       &map));
   return map;
 }

@@ -4,6 +4,7 @@
 #include "base/math.h"
 #include "device/cuda/arguments.h"
 #include "ops/cuda/linear_small.h"
+#include "ops/cuda/moe/few/down_cells.cuh"
 #include "ops/cuda/moe/few/down_few.cuh"
 #include "ops/cuda/moe/few/experts_few.cuh"
 #include "ops/cuda/moe/stream_launch.cuh"
@@ -35,15 +36,61 @@ StreamParams gate_up_params(const MoeShape& shape, const MoeArgs& args) {
           .beta = args.beta};
 }
 
+// As many units as the rows allow at most; the device counts the real ones.
+template <typename T>
+int max_gate_up_units(const MoeShape& shape, int rows) {
+  const int pairs = rows * shape.top_k;
+  const int shares =
+      std::min(pairs, shape.num_experts + pairs / T::kTokens) + round_up(rows, T::kTokens) / T::kTokens;
+  return shares * (round_up(2 * shape.inter, T::kRows) / T::kRows);
+}
+
+template <MatrixFormat kFormat>
+void launch_gate_up_cells(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
+  constexpr StreamJob kJob = StreamJob::kRoutedGateUp;
+  const auto run = [&]<typename T>() {
+    launch_cell_stream<T>(args.gate_up, args.x, gate_up_params(shape, args),
+                          max_gate_up_units<T>(shape, args.rows), stream);
+  };
+  // Tokens come from the L2 once for every unit, so units are tall, but for rows so few that SMs would idle.
+  if (args.rows <= 4)
+    run.template operator()<CellStreamTraits<kFormat, kJob, 8, 1, 1, 8, 16, 2>>();
+  else if (args.rows <= 8)
+    run.template operator()<CellStreamTraits<kFormat, kJob, 8, 2, 1, 8, 16, 2>>();
+  else
+    run.template operator()<CellStreamTraits<kFormat, kJob, 16, 2, 1, 8, 16, 2>>();
+}
+
+template <MatrixFormat kFormat>
+void launch_down_cells(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
+  using T = DownCells;
+  DownCellsParams p{.w = args.down.cells(),
+                    .h = hidden_rows(args),
+                    .ids = args.ids,
+                    .weights = args.weights,
+                    .out = args.out,
+                    .rows = args.rows,
+                    .hidden = shape.hidden,
+                    .inter = shape.inter,
+                    .num_experts = shape.num_experts,
+                    .top_k = shape.top_k,
+                    .scaling = args.scaling};
+  const int all_runs = shape.hidden / kCellRows;
+  p.runs = (all_runs + num_sms() - 1) / num_sms();
+  p.cells = down_depth(shape.inter, T::kMaxCells * kCellColumns) / kCellColumns;
+  p.ring_offset = round_up(T::kSumsOffset + args.rows * T::sum_stride(p.runs) * 4, 128);
+  constexpr int kSmemBytes = hopper::smem_share(1);
+  p.ring_bytes = kSmemBytes - p.ring_offset;
+  SPARROW_CUDA(hopper::launch_dependent(down_cells_kernel<kFormat>,
+                                        {dim3((all_runs + p.runs - 1) / p.runs), T::kThreads, kSmemBytes},
+                                        stream, p));
+}
+
 template <int kTokens>
 void launch_gate_up(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
   using T = StreamTraits<StreamJob::kRoutedGateUp, kTokens, 1, 8, 512, 2>;
-  const int pairs = args.rows * shape.top_k;
-  // As many shares as the rows allow at most; the device counts the real ones.
-  const int max_shares =
-      std::min(pairs, shape.num_experts + pairs / kTokens) + round_up(args.rows, kTokens) / kTokens;
   launch_stream<T>({args.gate_up.bf16(), args.x, shape.num_experts + 1}, gate_up_params(shape, args),
-                   max_shares * (round_up(2 * shape.inter, T::kRows) / T::kRows), stream);
+                   max_gate_up_units<T>(shape, args.rows), stream);
 }
 
 void launch_down(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
@@ -124,22 +171,33 @@ void moe_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, un
       .range("rows * top_k", args.rows * shape.top_k, 1, kFewPairs);
   // Where one launch must cut the second product's rows, two are faster: 133 against 173 us for one row of
   // 3,072 channels, 62 against 81 for two of 768.
-  const bool one_launch = args.rows <= kMoeOneLaunchRows && shape.inter <= ExpertsFew::kMaxDepth;
+  const bool one_launch = args.rows <= kMoeOneLaunchRows && shape.inter <= ExpertsFew::kMaxDepth &&
+                          !is_mx(args.gate_up.format) && !is_mx(args.down.format);
   if (one_launch && parts == kMoeAll) return moe_one_launch(shape, args, stream);
   if (parts & kMoeGateUp) {
-    if (args.rows <= 8)
+    if (args.gate_up.format == MatrixFormat::kMxfp8)
+      launch_gate_up_cells<MatrixFormat::kMxfp8>(shape, args, stream);
+    else if (args.gate_up.format == MatrixFormat::kMxfp4)
+      launch_gate_up_cells<MatrixFormat::kMxfp4>(shape, args, stream);
+    else if (args.rows <= 8)
       launch_gate_up<8>(shape, args, stream);
     else
       launch_gate_up<16>(shape, args, stream);
   }
-  if (parts & kMoeDown) launch_down(shape, args, stream);
+  if (parts & kMoeDown) {
+    if (args.down.format == MatrixFormat::kMxfp8)
+      launch_down_cells<MatrixFormat::kMxfp8>(shape, args, stream);
+    else if (args.down.format == MatrixFormat::kMxfp4)
+      launch_down_cells<MatrixFormat::kMxfp4>(shape, args, stream);
+    else
+      launch_down(shape, args, stream);
+  }
 }
 
 void mlp_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, unsigned parts) {
   Arguments("mlp_few").range("rows", args.rows, 1, kLinearSmallRows);
   if (parts & kMoeGateUp)
-    launch_stream_rows<StreamJob::kGateUp>({args.gate_up.bf16(), args.x}, gate_up_params(shape, args),
-                                           stream);
+    launch_stream_rows<StreamJob::kGateUp>(args.gate_up, args.x, gate_up_params(shape, args), stream);
   if (parts & kMoeDown) linear_small(args.down, hidden_rows(args), args.out, args.rows, stream);
 }
 

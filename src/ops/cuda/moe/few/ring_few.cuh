@@ -10,16 +10,18 @@
 
 namespace sparrow::ops::cuda {
 
-struct FewRing {
-  static constexpr int kSlots = 8;  // pieces in the ring at most
+template <int kSlots_>
+struct PieceRing {
+  static constexpr int kSlots = kSlots_;  // pieces in the ring at most
   uint64_t full[kSlots], empty[kSlots];
   int32_t offset[kSlots];  // of each piece; written before it is announced
 };
 
 // The producer warp's view. Pieces are used in the order in which they were placed, so that the oldest is
 // always the first to be free again.
-struct FewRingWriter {
-  FewRing& ring;
+template <typename Ring>
+struct PieceRingWriter {
+  Ring& ring;
   int bytes;
   int placed = 0, released = 0;  // pieces so far
   int newest = 0, end = 0;       // where the newest piece begins and ends
@@ -27,19 +29,25 @@ struct FewRingWriter {
   // Where a piece of this size can lie now, or -1.
   __device__ __forceinline__ int fit(int size) const {
     if (placed == released) return 0;
-    if (placed - released == FewRing::kSlots) return -1;
-    const int oldest = ring.offset[released % FewRing::kSlots];
+    if (placed - released == Ring::kSlots) return -1;
+    const int oldest = ring.offset[released % Ring::kSlots];
     if (newest < oldest) return end + size <= oldest ? end : -1;
     if (end + size <= bytes) return end;
     return size <= oldest ? 0 : -1;
   }
   __device__ __forceinline__ void release() {
-    hopper::mbarrier_wait(&ring.empty[released % FewRing::kSlots], released / FewRing::kSlots % 2);
+    hopper::mbarrier_wait(&ring.empty[released % Ring::kSlots], released / Ring::kSlots % 2);
     ++released;
+  }
+  // The same, when pieces before it are free again.
+  __device__ __forceinline__ int room(int size) {
+    int offset = fit(size);
+    for (; offset < 0; offset = fit(size)) release();
+    return offset;
   }
   // Takes the place that fit() has named and announces its bytes. Returns its slot.
   __device__ __forceinline__ int place(int offset, int size, int announced) {
-    const int slot = placed % FewRing::kSlots;
+    const int slot = placed % Ring::kSlots;
     if (threadIdx.x % 32 == 0) {
       ring.offset[slot] = offset;
       hopper::mbarrier_arrive_expect(&ring.full[slot], announced);
@@ -51,22 +59,27 @@ struct FewRingWriter {
 };
 
 // A consumer warp's view.
-struct FewRingReader {
-  FewRing& ring;
+template <typename Ring>
+struct PieceRingReader {
+  Ring& ring;
   int used = 0;
 
   // Waits for the next piece and returns where it lies.
   __device__ __forceinline__ int wait() const {
-    const int slot = used % FewRing::kSlots;
-    hopper::mbarrier_wait(&ring.full[slot], used / FewRing::kSlots % 2);
+    const int slot = used % Ring::kSlots;
+    hopper::mbarrier_wait(&ring.full[slot], used / Ring::kSlots % 2);
     return ring.offset[slot];
   }
   __device__ __forceinline__ void done() {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) hopper::mbarrier_arrive(&ring.empty[used % FewRing::kSlots]);
+    if (threadIdx.x % 32 == 0) hopper::mbarrier_arrive(&ring.empty[used % Ring::kSlots]);
     ++used;
   }
 };
+
+using FewRing = PieceRing<8>;
+using FewRingWriter = PieceRingWriter<FewRing>;
+using FewRingReader = PieceRingReader<FewRing>;
 
 // A barrier over the grid: a word whose highest bit changes when the last CTA has arrived and whose other
 // bits are then zero again, so that the next launch may have another grid. All CTAs must be on the device at
