@@ -4,7 +4,7 @@
 // row) has one accumulator that takes k in ascending steps of 32, so a row's bits do not depend on how many
 // rows share the call, nor on which of the two paths below computed it.
 //
-//   stream   up to 32 rows, bf16: the weights go from memory straight into tiles
+//   stream   up to 32 rows: the weights go from memory straight into tiles, codes by way of a few KiB of L1
 //   blocked  everything else: a strip of weights is copied (or dequantised) into tile order, one block of k
 //   at a time
 #include <cstring>
@@ -155,23 +155,12 @@ void stream_tiles(const StripJob& job, int64_t output) {
   finish_sums<kA, kB>(job.c + output, job.c_stride);
 }
 
-// Outputs in whole tiles.
-void stream(const StripJob& job, int64_t outputs) {
-  const bool two = job.rows > kTile;
-  for (int64_t o = 0; o < outputs; o += 2 * kTile) {
-    if (outputs - o >= 2 * kTile)
-      two ? stream_tiles<2, 2>(job, o) : stream_tiles<2, 1>(job, o);
-    else
-      two ? stream_tiles<1, 2>(job, o) : stream_tiles<1, 1>(job, o);
-  }
-}
-
 // A block takes a short run of every row, too short for the hardware to see a pattern: ask for the next one
 // ourselves.
 void prefetch_next_block(const WeightView& w, const char* row, int64_t first, int64_t steps) {
   const int64_t left = w.columns - (first + steps) * kStep;
   const char* next = row + value_bytes(w.format, steps * kStep);
-  const int64_t bytes = value_bytes(w.format, left < kBlockSteps * kStep ? left : kBlockSteps * kStep);
+  const int64_t bytes = value_bytes(w.format, left < steps * kStep ? left : steps * kStep);
   for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(next + i, _MM_HINT_T1);
 }
 
@@ -195,6 +184,56 @@ void expand_row(const char* values, const uint8_t* scales, int64_t steps, char* 
     _mm512_store_si512(row + s * kTileBytes, Dequantiser<kFormat>::chunk(from + s * kBytes, scales[s]));
 }
 
+// As stream_tiles(), of codes: a few steps of k are dequantised into the L1 cache and used at once.
+template <MatrixFormat kFormat, int kA, int kB>
+void stream_codes(const StripJob& job, int64_t output) {
+  const WeightView& w = job.weight;
+  const int64_t all_steps = w.columns / kStep;  // whole ones: a scale belongs to 32
+  const char *b0 = packed_group(job, 0), *b1 = kB == 2 ? packed_group(job, kTile) : b0;
+  char* const tiles = static_cast<char*>(job.workspace);  // [tile of outputs][step]
+  zero_sums<kA, kB>();
+  for (int64_t first = 0; first < all_steps; first += kPrefetchSteps) {
+    const int64_t steps = all_steps - first < kPrefetchSteps ? all_steps - first : kPrefetchSteps;
+    for (int64_t r = 0; r < kA * kTile; ++r) {
+      const int64_t row = job.first_output + output + r;
+      const char* from =
+          static_cast<const char*>(w.values) + row * w.stride + value_bytes(kFormat, first * kStep);
+      prefetch_next_block(w, from, first, steps);
+      expand_row<kFormat>(from, w.scales + row * w.scale_stride + first, steps,
+                          tiles + r / kTile * kPrefetchSteps * kTileBytes + r % kTile * 64);
+    }
+    finish_stores();
+    for (int64_t s = 0; s < steps; ++s)
+      multiply_step<kA, kB>(tiles + s * kTileBytes, tiles + (kPrefetchSteps + s) * kTileBytes, 64,
+                            b0 + (first + s) * kTileBytes, b1 + (first + s) * kTileBytes);
+    finish_stores();  // of the next steps, into the same memory: none before these loads
+  }
+  finish_sums<kA, kB>(job.c + output, job.c_stride);
+}
+
+template <int kA, int kB>
+void stream_tile(const StripJob& job, int64_t output) {
+  switch (job.weight.format) {
+    case MatrixFormat::kMxfp8:
+      return stream_codes<MatrixFormat::kMxfp8, kA, kB>(job, output);
+    case MatrixFormat::kMxfp4:
+      return stream_codes<MatrixFormat::kMxfp4, kA, kB>(job, output);
+    default:
+      return stream_tiles<kA, kB>(job, output);
+  }
+}
+
+// Outputs in whole tiles.
+void stream(const StripJob& job, int64_t outputs) {
+  const bool two = job.rows > kTile;
+  for (int64_t o = 0; o < outputs; o += 2 * kTile) {
+    if (outputs - o >= 2 * kTile)
+      two ? stream_tile<2, 2>(job, o) : stream_tile<2, 1>(job, o);
+    else
+      two ? stream_tile<1, 2>(job, o) : stream_tile<1, 1>(job, o);
+  }
+}
+
 // Puts k steps [first, first + steps) of the strip's weights into tile order: [tile of outputs][step].
 // Outputs past the strip and columns past the matrix are zeros.
 void pack_weights(const StripJob& job, int64_t first, int64_t steps, char* to) {
@@ -209,11 +248,11 @@ void pack_weights(const StripJob& job, int64_t first, int64_t steps, char* to) {
     const char* from = static_cast<const char*>(w.values) + (job.first_output + o) * w.stride +
                        value_bytes(w.format, first * kStep);
     prefetch_next_block(w, from, first, steps);
-    const uint8_t* scales = w.scales + (job.first_output + o) * w.scale_stride + first;
+    const auto scales = [&] { return w.scales + (job.first_output + o) * w.scale_stride + first; };
     if (w.format == MatrixFormat::kMxfp8)
-      expand_row<MatrixFormat::kMxfp8>(from, scales, steps, row);
+      expand_row<MatrixFormat::kMxfp8>(from, scales(), steps, row);
     else if (w.format == MatrixFormat::kMxfp4)
-      expand_row<MatrixFormat::kMxfp4>(from, scales, steps, row);
+      expand_row<MatrixFormat::kMxfp4>(from, scales(), steps, row);
     else
       copy_row(from, w.columns - first * kStep, steps, row);
   }
@@ -266,7 +305,7 @@ void multiply(const StripJob& job) {
   const msa::amx::TileScope tiles;
   finish_stores();
   StripJob rest = job;
-  if (job.rows <= kStreamRows && job.weight.format == MatrixFormat::kBF16) {
+  if (job.rows <= kStreamRows) {
     // A last tile with missing outputs goes the other way, which never reads past the matrix.
     const int64_t whole = job.outputs / kTile * kTile;
     stream(job, whole);
