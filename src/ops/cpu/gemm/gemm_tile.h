@@ -88,18 +88,42 @@ struct TileSimd {
       for (int o = 0; o < kO; ++o) sums[r][o] = U::zero();
     Watch watch;
     int64_t k = 0;
-    const auto row = [&](int o) __attribute__((always_inline)) {
+    // Rows in registers for all outputs; or where they lie, since decoding takes the registers.
+    constexpr bool kRowsInPlace = is_mx(kFormat);
+    Operand xs[kR][kVectors];
+    const auto load_rows = [&]() __attribute__((always_inline)) {
+#pragma GCC unroll 8
+      for (int r = 0; r < kR && !kRowsInPlace; ++r)
+#pragma GCC unroll 8
+        for (int v = 0; v < kVectors; ++v) xs[r][v] = U::load(x[r] + k + v * kLanes);
+    };
+    const auto add_to = [&](int o) __attribute__((always_inline)) {
       return [&, o ](int v, Operand w) __attribute__((always_inline)) {
 #pragma GCC unroll 8
-        for (int r = 0; r < kR; ++r) sums[r][o] = U::dot_at(w, x[r] + k + v * kLanes, sums[r][o]);
+        for (int r = 0; r < kR; ++r)
+          sums[r][o] = kRowsInPlace ? U::dot_at(w, x[r] + k + v * kLanes, sums[r][o])
+                                    : U::dot(w, xs[r][v], sums[r][o]);
       };
     };
-    for (; k + kChunk <= columns; k += kChunk)
+    for (; k + kChunk <= columns; k += kChunk) {
+      load_rows();
 #pragma GCC unroll 8
-      for (int o = 0; o < kO; ++o) w.template load<kExact>(o, k, watch, row(o));
-    if (k < columns)
+      for (int o = 0; o < kO; ++o) {
+        if constexpr (kR == 1 && !kRowsInPlace) {  // loads ahead of the one chain of additions
+          Operand ws[kVectors];
+          w.template load<kExact>(o, k, watch, [&](int v, Operand loaded) { ws[v] = loaded; });
 #pragma GCC unroll 8
-      for (int o = 0; o < kO; ++o) w.load_tail(o, k, columns - k, row(o));
+          for (int v = 0; v < kVectors; ++v) add_to(o)(v, ws[v]);
+        } else {
+          w.template load<kExact>(o, k, watch, add_to(o));
+        }
+      }
+    }
+    if (k < columns) {
+      load_rows();
+#pragma GCC unroll 8
+      for (int o = 0; o < kO; ++o) w.load_tail(o, k, columns - k, add_to(o));
+    }
     if constexpr (kFormat == MatrixFormat::kMxfp8 && !kExact)
       if ((watch.beyond != 0 || U::E4m3::saw_nan(watch)) && w.is_misread(watch, kO, columns)) [[unlikely]]
         return exact_tile<kO, kR>(w, x, columns, c, c_stride, first);
