@@ -142,6 +142,7 @@ int run(const std::filesystem::path& dir, DType dtype) {
   for (const int threads : {8, 12})
     for (const size_t mib : {4, 8, 16})
       bench_load(dir, {}, {.threads = threads, .buffer_bytes = mib << 20}, ceiling);
+  bench_load(dir, {.size = 2, .rank = 1}, {.threads = 12}, ceiling);
   bench_load(dir, {.size = 8, .rank = 3}, {.threads = 12}, ceiling);
   bench_dummy();
   return 0;
