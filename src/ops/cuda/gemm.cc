@@ -56,11 +56,11 @@ struct Gemm::Shape {
   }
 
   bool can_be_streamed() const {
-    return rows <= kLinearSmallRows && format == MatrixFormat::kBF16 && linear_small_fits(n, k);
+    return rows <= kLinearSmallRows && linear_small_fits(n, k) && !(is_mx(format) && f32_out);
   }
   // By a kernel of ours for few rows.
   void launch_streamed(const DeviceMatrix& w, const __nv_bfloat16* x, void* out, cudaStream_t stream) const {
-    if (rows == 1 && !f32_out && linear_held_fits(n, k))
+    if (rows == 1 && !f32_out && !is_mx(format) && linear_held_fits(n, k))
       linear_held({.w = w, .x = x, .out = static_cast<__nv_bfloat16*>(out)}, stream);
     else if (f32_out)
       linear_small(w, x, static_cast<float*>(out), rows, stream);

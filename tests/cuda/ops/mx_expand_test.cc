@@ -19,6 +19,9 @@ namespace {
 using test::DeviceArray;
 
 constexpr size_t kGuard = 64;  // elements behind a result that must stay as they are
+// Of an element, relative to the sum of its products' sizes: f32 sums of a thousand products.
+constexpr double kF32Tolerance = 2e-6;
+constexpr double kBf16Rounding = 0x1p-8;  // of the element itself
 
 std::vector<__nv_bfloat16> random_rows(int rows, int columns) {
   std::mt19937 random(static_cast<uint32_t>(rows));
@@ -91,10 +94,10 @@ TEST_P(MxExpand, TunedProductsAreNear) {
   for (const int rows : {1, 2, 3, 8, 31, 64, 65, 300}) {
     const std::vector<__nv_bfloat16> input = random_rows(rows, kColumns);
     const DeviceArray<__nv_bfloat16> x(input);
-    const DeviceArray<float> out(static_cast<size_t>(rows) * kRows);
+    const DeviceArray<__nv_bfloat16> out(static_cast<size_t>(rows) * kRows);
     gemm->tune(std::span(&pair.quantised, 1), rows, x.data(), out.data(), nullptr);
     gemm->run(pair.quantised, rows, x.data(), out.data(), nullptr);
-    const std::vector<float> got = out.download();
+    const std::vector<__nv_bfloat16> got = out.download();
     for (int i = 0; i < rows; i += std::max(1, rows / 3))
       for (int n = 0; n < kRows; ++n) {
         double sum = 0, size = 0;
@@ -104,7 +107,9 @@ TEST_P(MxExpand, TunedProductsAreNear) {
           sum += product;
           size += std::abs(product);
         }
-        ASSERT_NEAR(got[static_cast<size_t>(i) * kRows + n], sum, 2e-6 * size) << rows << " rows, " << n;
+        ASSERT_NEAR(__bfloat162float(got[static_cast<size_t>(i) * kRows + n]), sum,
+                    kBf16Rounding * std::abs(sum) + kF32Tolerance * size)
+            << rows << " rows, " << n;
       }
   }
 }
