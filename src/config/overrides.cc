@@ -140,36 +140,12 @@ struct Tree {
   }
 };
 
-void write(const Json& json, JsonWriter& out) {
-  if (json.is_object()) {
-    out.begin_object();
-    for (size_t i = 0; i < json.size(); ++i) write(json.member(i), out.key(json.key(i)));
-    out.end_object();
-  } else if (json.is_array()) {
-    out.begin_array();
-    for (size_t i = 0; i < json.size(); ++i) write(json.element(i), out);
-    out.end_array();
-  } else if (json.is_string()) {
-    out.string(json.string_view());
-  } else if (json.is_bool()) {
-    out.boolean(json.as_bool().value());
-  } else if (const auto digits = json.integer_digits()) {
-    out.raw(*digits);
-  } else if (json.is_number()) {
-    const auto number = json.as_number();
-    // Too large for a double: kept too large, so that whoever reads the field refuses it.
-    number.ok() ? out.number(number.value()) : out.raw("1e999");
-  } else {
-    out.null();
-  }
-}
-
 Tree tree_of(const Json& json) {
   Tree tree;
   tree.is_object = json.is_object();
   if (!tree.is_object) {
     JsonWriter out;
-    write(json, out);
+    write_json(json, out);
     tree.text = out.take();
     return tree;
   }

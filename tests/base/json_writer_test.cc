@@ -95,6 +95,23 @@ TEST(JsonWriter, MembersAndElementsAreSeparatedAndKeepTheirOrder) {
                            R"("d": 18446744073709551615, "e": -9223372036854775808})");
 }
 
+TEST(JsonWriter, IndentedHasALineForEachMemberAndElement) {
+  JsonWriter json(JsonWriter::Style::kIndented);
+  write_sample(json);
+  EXPECT_EQ(json.text(),
+            "{\n  \"b\": 1,\n  \"a\": [\n    \"x\",\n    2.0,\n    true,\n    null,\n    {},\n    []\n  ],\n"
+            "  \"c\": {\"r\":1},\n  \"d\": 18446744073709551615,\n  \"e\": -9223372036854775808\n}");
+}
+
+TEST(JsonWriter, WhatWasReadIsWrittenAsItWas) {
+  const std::string text =
+      R"({"a": [1, 1.5, 1e-06, true, null, "x\ny", {}, []], "b": {"c": 123456789012345678901234567890}})";
+  const JsonDocument document = JsonDocument::parse(text, "text").value();
+  JsonWriter json(JsonWriter::Style::kSpaced);
+  write_json(document.root(), json);
+  EXPECT_EQ(json.text(), text);
+}
+
 TEST(JsonWriter, TakeLeavesAnEmptyWriter) {
   JsonWriter json;
   json.begin_array().integer(1).end_array();

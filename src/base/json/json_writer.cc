@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "base/json/json.h"
 #include "base/utf8.h"
 
 namespace sparrow {
@@ -101,18 +102,26 @@ void append_json_number(std::string& out, double value) {
   out.append(digits, 0, whole).append(".").append(digits, whole);
 }
 
+void JsonWriter::new_line() {
+  if (style_ == Style::kIndented) out_.append("\n").append(2 * static_cast<size_t>(depth_), ' ');
+}
+
 void JsonWriter::separate() {
   if (needs_comma_) out_ += style_ == Style::kSpaced ? ", " : ",";
-  needs_comma_ = false;
+  if (depth_ > 0 && !after_key_) new_line();
+  needs_comma_ = after_key_ = false;
 }
 
 JsonWriter& JsonWriter::open(char bracket) {
   separate();
   out_ += bracket;
+  ++depth_;
   return *this;
 }
 
 JsonWriter& JsonWriter::close(char bracket) {
+  --depth_;
+  if (needs_comma_) new_line();  // it is not empty
   out_ += bracket;
   needs_comma_ = true;
   return *this;
@@ -121,7 +130,8 @@ JsonWriter& JsonWriter::close(char bracket) {
 JsonWriter& JsonWriter::key(std::string_view name) {
   separate();
   append_json_string(out_, name);
-  out_ += style_ == Style::kSpaced ? ": " : ":";
+  out_ += style_ == Style::kCompact ? ":" : ": ";
+  after_key_ = true;
   return *this;
 }
 
@@ -158,6 +168,29 @@ JsonWriter& JsonWriter::raw(std::string_view json) {
   out_ += json;
   needs_comma_ = true;
   return *this;
+}
+
+void write_json(const Json& value, JsonWriter& out) {
+  if (value.is_object()) {
+    out.begin_object();
+    for (size_t i = 0; i < value.size(); ++i) write_json(value.member(i), out.key(value.key(i)));
+    out.end_object();
+  } else if (value.is_array()) {
+    out.begin_array();
+    for (size_t i = 0; i < value.size(); ++i) write_json(value.element(i), out);
+    out.end_array();
+  } else if (value.is_string()) {
+    out.string(value.string_view());
+  } else if (value.is_bool()) {
+    out.boolean(value.as_bool().value());
+  } else if (const auto digits = value.integer_digits()) {
+    out.raw(*digits);
+  } else if (value.is_number()) {
+    const auto number = value.as_number();
+    number.ok() ? out.number(number.value()) : out.raw("1e999");
+  } else {
+    out.null();
+  }
 }
 
 }  // namespace sparrow

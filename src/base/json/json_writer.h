@@ -11,6 +11,8 @@
 
 namespace sparrow {
 
+class Json;
+
 // The text as a JSON string with its quotes. Only what JSON forbids inside a string is escaped; bytes that
 // are not UTF-8 become U+FFFD, so that what is written can always be read.
 void append_json_string(std::string& out, std::string_view text);
@@ -24,8 +26,9 @@ void append_json_number(std::string& out, double value);
 class JsonWriter {
  public:
   enum class Style {
-    kCompact,  // {"a":1,"b":[2,3]}
-    kSpaced,   // {"a": 1, "b": [2, 3]}, as Python's json.dumps writes it
+    kCompact,   // {"a":1,"b":[2,3]}
+    kSpaced,    // {"a": 1, "b": [2, 3]}, as Python's json.dumps writes it
+    kIndented,  // a line for each member and element, two spaces further in
   };
 
   explicit JsonWriter(Style style = Style::kCompact) : style_(style) {}
@@ -64,10 +67,17 @@ class JsonWriter {
   JsonWriter& signed_integer(int64_t value);
   JsonWriter& unsigned_integer(uint64_t value);
   void separate();
+  void new_line();
 
   Style style_;
   bool needs_comma_ = false;  // the next key or element follows another one
+  bool after_key_ = false;    // the next value belongs on the line of its key
+  int depth_ = 0;
   std::string out_;
 };
+
+// A value that was read, with all that is in it. Numbers come back as the same number, but for one that is
+// too large for a double: it stays too large, so that whoever reads it refuses it.
+void write_json(const Json& value, JsonWriter& out);
 
 }  // namespace sparrow
