@@ -108,7 +108,7 @@ void bench_load(const std::filesystem::path& dir, const ParallelConfig& parallel
 
 void bench_dummy() {
   // One layer's shapes are the preset's; 57 more make a rank of the released model.
-  const SyntheticConfig texts = synthetic_config("m3-layer", DType::kBF16).value();
+  const SyntheticConfig texts = synthetic_config("m3-layer", MatrixFormat::kBF16).value();
   ModelConfig config = parse_config(texts.config_json, texts.generation_config_json).value();
   config.num_layers = 60;
   config.layer_is_moe.resize(60, 1);
@@ -129,7 +129,8 @@ int run(const std::filesystem::path& dir, DType dtype) {
   const auto info = use_device(0);
   if (!info.ok()) return std::fprintf(stderr, "%s\n", info.error().message.c_str()), 1;
   if (!std::filesystem::exists(dir / "config.json")) {
-    const Status made = write_synthetic_checkpoint({.preset = "m3-layer", .dir = dir, .dtype = dtype});
+    const Status made =
+        write_synthetic_checkpoint({.preset = "m3-layer", .dir = dir, .format = format_of(dtype)});
     if (!made.ok()) return std::fprintf(stderr, "%s\n", made.error().message.c_str()), 1;
   }
   if (const auto model = Checkpoint::open(dir); !model.ok())

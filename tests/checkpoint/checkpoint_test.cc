@@ -30,8 +30,9 @@ constexpr const char* kShard1 = "model-00001-of-00002.safetensors";
 constexpr const char* kShard2 = "model-00002-of-00002.safetensors";
 const std::string kLayer1 = "language_model.model.layers.1.";
 
-void write_tiny(const fs::path& dir, DType dtype = DType::kBF16) {
-  const Status status = write_synthetic_checkpoint({.preset = "tiny", .seed = 7, .dir = dir, .dtype = dtype});
+void write_tiny(const fs::path& dir, MatrixFormat format = MatrixFormat::kBF16) {
+  const Status status =
+      write_synthetic_checkpoint({.preset = "tiny", .seed = 7, .dir = dir, .format = format});
   ASSERT_TRUE(status.ok()) << status.error().message;
 }
 
@@ -80,8 +81,8 @@ Stored& named(std::vector<Stored>& tensors, const std::string& name) {
 
 // A tiny checkpoint as a single file, with `change` applied to its tensors.
 void write_changed(const fs::path& dir, const std::function<void(std::vector<Stored>&)>& change,
-                   DType dtype = DType::kBF16) {
-  write_tiny(dir, dtype);
+                   MatrixFormat format = MatrixFormat::kBF16) {
+  write_tiny(dir, format);
   std::vector<Stored> tensors = read_tensors(dir);
   for (const char* name : {kIndex, kShard1, kShard2}) fs::remove(dir / name);
   change(tensors);
@@ -155,7 +156,7 @@ TEST(Checkpoint, ViewsHoldTheStoredValues) {
 
 TEST(Checkpoint, QuantisedWeightsComeWithTheirScales) {
   const TempDir dir;
-  write_tiny(dir.path(), DType::kF8E4M3);
+  write_tiny(dir.path(), MatrixFormat::kMxfp8);
   const auto checkpoint = Checkpoint::open(dir.path());
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
   const LayerWeights& layer = checkpoint->weights().layers[1];
@@ -278,7 +279,7 @@ TEST(Checkpoint, AScaleThatMeansNanIsAnErrorThatNamesItsPlace) {
       [](std::vector<Stored>& tensors) {
         named(tensors, kLayer1 + "self_attn.q_proj.weight_scale_inv").bytes[4 * 9 + 2] = std::byte{255};
       },
-      DType::kF8E4M3);
+      MatrixFormat::kMxfp8);
   EXPECT_THAT(open_error(dir.path()), AllOf(HasSubstr(kLayer1 + "self_attn.q_proj.weight_scale_inv"),
                                             HasSubstr("row 9, column 2"), HasSubstr("NaN")));
 }

@@ -24,10 +24,11 @@ bool same(const Tensor& a, const Tensor& b) {
 }
 
 TEST(RandomCheckpoint, HasTheBytesOfASyntheticOneOfTheSameSeed) {
-  for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF8E4M3}) {
+  for (const MatrixFormat format :
+       {MatrixFormat::kBF16, MatrixFormat::kF32, MatrixFormat::kMxfp8, MatrixFormat::kMxfp4}) {
     const test::TempDir dir;
     ASSERT_TRUE(
-        write_synthetic_checkpoint({.preset = "tiny", .seed = 5, .dir = dir.path(), .dtype = dtype}).ok());
+        write_synthetic_checkpoint({.preset = "tiny", .seed = 5, .dir = dir.path(), .format = format}).ok());
     const auto written = Checkpoint::open(dir.path());
     const auto random = Checkpoint::random(dir.path(), 5);
     const auto other = Checkpoint::random(dir.path(), 6);
@@ -45,7 +46,7 @@ TEST(RandomCheckpoint, HasTheBytesOfASyntheticOneOfTheSameSeed) {
         EXPECT_TRUE(same(a.layers[i].experts[e].up.values, b.layers[i].experts[e].up.values));
         const Tensor &scales = a.layers[i].experts[e].up.scales,
                      &written_scales = b.layers[i].experts[e].up.scales;
-        EXPECT_TRUE(dtype != DType::kF8E4M3 || same(scales, written_scales));
+        EXPECT_TRUE(!is_mx(format) || same(scales, written_scales));
       }
     }
   }
@@ -53,7 +54,7 @@ TEST(RandomCheckpoint, HasTheBytesOfASyntheticOneOfTheSameSeed) {
 
 TEST(RandomCheckpoint, NeedsNothingButTheConfiguration) {
   const test::TempDir dir;
-  std::ofstream(dir.path() / "config.json") << synthetic_config("tiny", DType::kBF16)->config_json;
+  std::ofstream(dir.path() / "config.json") << synthetic_config("tiny", MatrixFormat::kBF16)->config_json;
   EXPECT_FALSE(Checkpoint::open(dir.path()).ok());
   auto random = Checkpoint::random(dir.path(), 0);
   ASSERT_TRUE(random.ok()) << random.error().message;
@@ -65,7 +66,7 @@ TEST(RandomCheckpoint, NeedsNothingButTheConfiguration) {
 
 TEST(RandomCheckpoint, TensorsMadeInPiecesAreThoseMadeWhole) {
   const test::TempDir dir;
-  std::ofstream(dir.path() / "config.json") << synthetic_config("tiny", DType::kBF16)->config_json;
+  std::ofstream(dir.path() / "config.json") << synthetic_config("tiny", MatrixFormat::kBF16)->config_json;
   constexpr int64_t kVocab = 16500;  // two pieces of a million elements, and a third that is short
   const auto random = Checkpoint::random(
       dir.path(), 9, {.overrides = strf("{{\"text_config\": {{\"vocab_size\": {}}}}}", kVocab)});
@@ -79,8 +80,8 @@ TEST(RandomCheckpoint, TensorsMadeInPiecesAreThoseMadeWhole) {
 
 // Whoever kept a random model's answers must find them again: every element of every tensor, text and vision.
 TEST(RandomCheckpoint, TheSameSeedGivesTheBytesItAlwaysGave) {
-  const auto hash_of = [](DType dtype) {
-    const SyntheticConfig texts = synthetic_config("tiny", dtype).value();
+  const auto hash_of = [](MatrixFormat format) {
+    const SyntheticConfig texts = synthetic_config("tiny", format).value();
     const ModelConfig config = parse_config(texts.config_json, texts.generation_config_json).value();
     uint64_t hash = 0xcbf29ce484222325u;  // FNV-1a
     for (const TensorRow& row : tensor_table(config)) {
@@ -90,14 +91,15 @@ TEST(RandomCheckpoint, TheSameSeedGivesTheBytesItAlwaysGave) {
     }
     return hash;
   };
-  EXPECT_EQ(hash_of(DType::kBF16), 0x1772282174f41cebu);
-  EXPECT_EQ(hash_of(DType::kF32), 0x47629c1889b87a7cu);
-  EXPECT_EQ(hash_of(DType::kF8E4M3), 0x76a70c4290a413b4u);
+  EXPECT_EQ(hash_of(MatrixFormat::kBF16), 0x1772282174f41cebu);
+  EXPECT_EQ(hash_of(MatrixFormat::kF32), 0x47629c1889b87a7cu);
+  EXPECT_EQ(hash_of(MatrixFormat::kMxfp8), 0x76a70c4290a413b4u);
+  EXPECT_EQ(hash_of(MatrixFormat::kMxfp4), 0xd09890002ca4ac05u);
 }
 
 TEST(RandomCheckpoint, ReportsProgressUpToTheEnd) {
   const test::TempDir dir;
-  std::ofstream(dir.path() / "config.json") << synthetic_config("tiny", DType::kBF16)->config_json;
+  std::ofstream(dir.path() / "config.json") << synthetic_config("tiny", MatrixFormat::kBF16)->config_json;
   uint64_t done = 0, total = 0;
   const auto random =
       Checkpoint::random(dir.path(), 0, {.progress = [&](uint64_t d, uint64_t t) { done = d, total = t; }});

@@ -27,10 +27,10 @@ std::map<std::string, std::string> files_of(const fs::path& dir) {
   return files;
 }
 
-std::map<std::string, std::string> generated(uint64_t seed, DType dtype = DType::kBF16) {
+std::map<std::string, std::string> generated(uint64_t seed) {
   const TempDir dir;
-  const Status status = write_synthetic_checkpoint(
-      {.preset = "tiny", .seed = seed, .dir = dir.path() / "model", .dtype = dtype});
+  const Status status =
+      write_synthetic_checkpoint({.preset = "tiny", .seed = seed, .dir = dir.path() / "model"});
   EXPECT_TRUE(status.ok()) << status.error().message;
   return files_of(dir.path() / "model");
 }
@@ -65,14 +65,17 @@ TEST(Synthetic, FoldersHoldWhatAReleaseHolds) {
 }
 
 TEST(Synthetic, EveryTypeOpensAsACheckpoint) {
-  for (const DType dtype : {DType::kBF16, DType::kF32, DType::kF8E4M3}) {
+  for (const MatrixFormat format :
+       {MatrixFormat::kBF16, MatrixFormat::kF32, MatrixFormat::kMxfp8, MatrixFormat::kMxfp4}) {
     const TempDir dir;
     ASSERT_TRUE(
-        write_synthetic_checkpoint({.preset = "tiny", .seed = 3, .dir = dir.path(), .dtype = dtype}).ok());
+        write_synthetic_checkpoint({.preset = "tiny", .seed = 3, .dir = dir.path(), .format = format}).ok());
     const auto checkpoint = Checkpoint::open(dir.path());
     ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
-    EXPECT_EQ(checkpoint->weights().layers[1].q.values.dtype, dtype);
-    EXPECT_EQ(checkpoint->config().dtype, dtype == DType::kF32 ? DType::kF32 : DType::kBF16);
+    const LayerWeights& layer = checkpoint->weights().layers[1];
+    EXPECT_EQ(layer.experts[0].up.values.dtype, dtype_of(format));
+    EXPECT_EQ(layer.q.values.dtype, format == MatrixFormat::kMxfp4 ? DType::kBF16 : dtype_of(format));
+    EXPECT_EQ(checkpoint->config().dtype, format == MatrixFormat::kF32 ? DType::kF32 : DType::kBF16);
   }
 }
 
@@ -80,7 +83,7 @@ TEST(Synthetic, EveryPresetDescribesAModelOfTheSizeItClaims) {
   const std::map<std::string_view, std::pair<int64_t, int64_t>> millions = {
       {"tiny", {1, 2}}, {"small", {280, 320}}, {"m3-layer", {10'000, 11'000}}, {"m3", {427'040, 427'041}}};
   for (const SyntheticPreset& preset : synthetic_presets()) {
-    const auto texts = synthetic_config(preset.name, DType::kBF16);
+    const auto texts = synthetic_config(preset.name, MatrixFormat::kBF16);
     ASSERT_TRUE(texts.ok());
     const auto config = parse_config(texts->config_json, texts->generation_config_json);
     ASSERT_TRUE(config.ok()) << config.error().message;
@@ -111,24 +114,31 @@ TEST(Synthetic, WeightsAreSpreadSoThatActivationsKeepTheirSize) {
 }
 
 TEST(Synthetic, QuantisedWeightsHaveTheSameSpread) {
-  const TempDir dir;
-  ASSERT_TRUE(
-      write_synthetic_checkpoint({.preset = "tiny", .seed = 3, .dir = dir.path(), .dtype = DType::kF8E4M3})
-          .ok());
-  const auto checkpoint = Checkpoint::open(dir.path());
-  ASSERT_TRUE(checkpoint.ok());
-  const ops::Weight& q = checkpoint->weights().layers[1].q;
-  const auto* codes = static_cast<const uint8_t*>(q.values.data);
-  double squares = 0;
-  for (int64_t i = 0; i < q.values.numel(); ++i) {
-    const float scale = e8m0_to_float(q.scales.as<uint8_t>()[i / 32]);
-    const float value = e4m3_to_float(codes[i]) * scale;
-    ASSERT_TRUE(std::isfinite(value));
-    squares += double{value} * value;
+  for (const MatrixFormat format : {MatrixFormat::kMxfp8, MatrixFormat::kMxfp4}) {
+    const TempDir dir;
+    ASSERT_TRUE(
+        write_synthetic_checkpoint({.preset = "tiny", .seed = 3, .dir = dir.path(), .format = format}).ok());
+    const auto checkpoint = Checkpoint::open(dir.path());
+    ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+    double squares = 0, count = 0;
+    for (const auto& expert : checkpoint->weights().layers[1].experts) {
+      const ops::Weight& up = expert.up;
+      ASSERT_EQ(up.format(), format);
+      const auto* const bytes = static_cast<const uint8_t*>(up.values.data);
+      for (int64_t i = 0; i < up.out() * up.in(); ++i) {
+        const float code = format == MatrixFormat::kMxfp8 ? e4m3_to_float(bytes[i])
+                                                          : e2m1_to_float(bytes[i / 2] >> (i % 2 * 4) & 15);
+        const float value = code * e8m0_to_float(up.scales.as<uint8_t>()[i / 32]);
+        ASSERT_TRUE(std::isfinite(value));
+        squares += double{value} * value;
+        count += 1;
+      }
+    }
+    // Half of the groups have half the scale.
+    const double expected = std::sqrt((1.0 + 0.25) / 2.0) / std::sqrt(128.0);
+    const double near = format == MatrixFormat::kMxfp8 ? 0.05 : 0.1;  // of 15 numbers they can have
+    EXPECT_NEAR(std::sqrt(squares / count), expected, near * expected) << name_of(format);
   }
-  // Half of the groups have half the scale.
-  const double expected = std::sqrt((1.0 + 0.25) / 2.0) / std::sqrt(128.0);
-  EXPECT_NEAR(std::sqrt(squares / static_cast<double>(q.values.numel())), expected, 0.05 * expected);
 }
 
 TEST(Synthetic, AnExistingCheckpointIsNeverOverwritten) {
@@ -144,11 +154,6 @@ TEST(Synthetic, WrongOptionsAreErrorsThatNameThem) {
   const TempDir dir;
   EXPECT_THAT(write_synthetic_checkpoint({.preset = "huge", .seed = 1, .dir = dir.path()}).error().message,
               ::testing::AllOf(HasSubstr("\"huge\""), HasSubstr("tiny, small, m3-layer")));
-  EXPECT_THAT(
-      write_synthetic_checkpoint({.preset = "tiny", .seed = 1, .dir = dir.path(), .dtype = DType::kI32})
-          .error()
-          .message,
-      HasSubstr("I32"));
   ASSERT_TRUE(write_text_file(dir.path() / "file", "x").ok());
   EXPECT_THAT(write_synthetic_checkpoint({.preset = "tiny", .seed = 1, .dir = dir.path() / "file" / "m"})
                   .error()

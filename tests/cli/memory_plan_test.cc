@@ -180,7 +180,7 @@ TEST(MemoryPlan, FlagsThatMakeNoSenseAreRefused) {
 TEST(MemoryPlan, OfTheCpuIsWhatAnEngineAllocates) {
   constexpr double kProcess = 0.01;
   const test::TempDir dir;
-  const SyntheticConfig texts = synthetic_config("small", DType::kBF16).value();
+  const SyntheticConfig texts = synthetic_config("small", MatrixFormat::kBF16).value();
   std::ofstream(dir.path() / "config.json") << texts.config_json;
   const auto checkpoint = load_checkpoint(dir.path(), {.load_format = "dummy"});
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
@@ -198,7 +198,7 @@ TEST(MemoryPlan, OfTheCpuIsWhatAnEngineAllocates) {
 }
 
 TEST(MemoryPlan, OfTheCpuNamesTheCacheThatAWholeContextNeeds) {
-  const auto texts = synthetic_config("small", DType::kBF16).value();
+  const auto texts = synthetic_config("small", MatrixFormat::kBF16).value();
   const ModelConfig config = parse_config(texts.config_json, "").value();
   const MemoryPlan plan = plan_of(config, {.gpu = "cpu", .machine_bytes = int64_t{64} << 30});
   EXPECT_EQ(plan.cache_tokens(), kDefaultCacheTokens);

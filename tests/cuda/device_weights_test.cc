@@ -37,7 +37,8 @@ constexpr std::string_view kWideExperts =
 Checkpoint random_model(DType dtype, std::string_view overrides = {}, uint64_t seed = 5) {
   const TempDir dir;
   SPARROW_CHECK(
-      write_text_file(dir.path() / "config.json", synthetic_config("tiny", dtype)->config_json).ok());
+      write_text_file(dir.path() / "config.json", synthetic_config("tiny", format_of(dtype))->config_json)
+          .ok());
   auto checkpoint = Checkpoint::random(dir.path(), seed, {.overrides = std::string(overrides)});
   SPARROW_CHECK(checkpoint.ok());
   return std::move(checkpoint).value();
@@ -254,7 +255,7 @@ TEST(DeviceWeights, ZerosFillUpWhatIsSmallerThanATile) {
 
 // k of a layer is not quantised, the rest of its matrix is: all of it is expanded, and nothing else.
 TEST(DeviceWeights, AMatrixWhoseTensorsDifferIsExpanded) {
-  std::string config = synthetic_config("tiny", DType::kF8E4M3)->config_json;
+  std::string config = synthetic_config("tiny", MatrixFormat::kMxfp8)->config_json;
   const std::string_view list = "\"ignored_layers\": [";
   ASSERT_NE(config.find(list), std::string::npos);
   config.insert(config.find(list) + list.size(), "\"model.layers.1.self_attn.k_proj\", ");
@@ -270,7 +271,8 @@ TEST(DeviceWeights, AMatrixWhoseTensorsDifferIsExpanded) {
 
 TEST(DeviceWeights, AFileOnDiskGivesTheSame) {
   const TempDir dir;
-  ASSERT_TRUE(write_synthetic_checkpoint({.seed = 3, .dir = dir.path() / "m", .dtype = DType::kF8E4M3}).ok());
+  ASSERT_TRUE(
+      write_synthetic_checkpoint({.seed = 3, .dir = dir.path() / "m", .format = MatrixFormat::kMxfp8}).ok());
   const Checkpoint model = Checkpoint::open(dir.path() / "m").value();
   const DeviceWeights device = load_device_weights(model.config(), {}, model.weights()).value();
   EXPECT_EQ(first_difference(model, {}, device), "");

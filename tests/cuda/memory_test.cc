@@ -41,7 +41,7 @@ struct Shape {
 
 std::vector<Shape> shapes() {
   const ModelConfig small =
-      parse_config(synthetic_config("small", DType::kBF16).value().config_json, "").value();
+      parse_config(synthetic_config("small", MatrixFormat::kBF16).value().config_json, "").value();
   constexpr DType kBf16 = DType::kBF16, kFp8 = DType::kF8E4M3;
   return {{"small, one rank", small, 1, kBf16, kBf16, 32768, 512, 16},
           {"M3's rank of eight, bf16", m3(60), 8, kBf16, kBf16, 131072, 8192, 256},

@@ -201,7 +201,8 @@ TEST(CudaModel, RandomTinyModelsAreAsNearAsTheCpu) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const test::TempDir dir;
     const DType dtype = seed % 3 == 0 ? DType::kF32 : seed % 3 == 1 ? DType::kBF16 : DType::kF8E4M3;
-    write_synthetic_checkpoint({.preset = "tiny", .seed = seed, .dir = dir.path() / "model", .dtype = dtype})
+    write_synthetic_checkpoint(
+        {.preset = "tiny", .seed = seed, .dir = dir.path() / "model", .format = format_of(dtype)})
         .value();
     const Checkpoint checkpoint = Checkpoint::open(dir.path() / "model").value();
     const int length = std::array{1, 127, 128, 129, 1000, 2047, 2048, 2049, 3000, 4000}[seed % 10];

@@ -160,7 +160,8 @@ INSTANTIATE_TEST_SUITE_P(Goldens, QuantisedGolden, testing::Values("mxfp8", "mxf
 TEST(QuantisedModel, RandomTinyModelsHaveTheBitsOfTheExpandedOnes) {
   for (const uint64_t seed : {1, 2, 3}) {
     const test::TempDir dir;
-    write_synthetic_checkpoint({.seed = seed, .dir = dir.path() / "m", .dtype = DType::kF8E4M3}).value();
+    write_synthetic_checkpoint({.seed = seed, .dir = dir.path() / "m", .format = MatrixFormat::kMxfp8})
+        .value();
     const Checkpoint checkpoint = Checkpoint::open(dir.path() / "m").value();
     Prompt prompt{.ids = std::vector<int32_t>(800), .continuation = {1, 2, 3}, .chunk = 400};
     for (size_t i = 0; i < prompt.ids.size(); ++i)
@@ -189,7 +190,7 @@ class Spoiled {
 TEST(QuantisedModel, WhatACellCannotHoldIsAnErrorThatNamesItsPlace) {
   const test::TempDir dir;
   ASSERT_TRUE(
-      write_text_file(dir.path() / "config.json", synthetic_config("tiny", DType::kF8E4M3)->config_json)
+      write_text_file(dir.path() / "config.json", synthetic_config("tiny", MatrixFormat::kMxfp8)->config_json)
           .ok());
   const Checkpoint model = Checkpoint::random(dir.path(), 5, {}).value();
   const auto error = [&](const ParallelConfig& parallel = {}) {

@@ -30,7 +30,7 @@ ModelConfig m3(QuantFormat quant = QuantFormat::kNone) {
 
 // 3 layers, 8 query and 2 KV heads, 8 experts of 64 channels, a dense layer of 384.
 ModelConfig tiny() {
-  const SyntheticConfig texts = synthetic_config("tiny", DType::kBF16).value();
+  const SyntheticConfig texts = synthetic_config("tiny", MatrixFormat::kBF16).value();
   return parse_config(texts.config_json, texts.generation_config_json).value();
 }
 

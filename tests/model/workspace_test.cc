@@ -130,7 +130,7 @@ TEST(Workspace, ShapesThatTheKernelsDoNotTakeAreRefused) {
 // caches would be planned too small.
 TEST(Workspace, OfTheCpuIsWhatAForwardPassTakes) {
   const test::TempDir dir;
-  const SyntheticConfig texts = synthetic_config("small", DType::kBF16).value();
+  const SyntheticConfig texts = synthetic_config("small", MatrixFormat::kBF16).value();
   std::ofstream(dir.path() / "config.json") << texts.config_json;
   // Layers reuse the same memory: two are as good as eight.
   const auto checkpoint =

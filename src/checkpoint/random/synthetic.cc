@@ -104,7 +104,7 @@ class ShardWriter {
 }  // namespace
 
 Status write_synthetic_checkpoint(const SyntheticOptions& options, const ProgressFn& progress) {
-  const SyntheticConfig texts = SPARROW_TRY(synthetic_config(options.preset, options.dtype));
+  const SyntheticConfig texts = SPARROW_TRY(synthetic_config(options.preset, options.format));
   const std::filesystem::path config_path = options.dir / "config.json";
   std::error_code ec;
   if (std::filesystem::exists(config_path, ec))

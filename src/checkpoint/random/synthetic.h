@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Random checkpoints in the released layout, for tests, demonstrations and measurements where the real one
-// does not fit. The same preset, seed and type give the same bytes on every machine.
+// does not fit. The same preset, seed and format give the same bytes on every machine.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/dtype.h"
+#include "base/matrix_format.h"
 #include "base/progress.h"
 #include "base/result.h"
 
@@ -19,8 +19,8 @@ struct SyntheticOptions {
   std::string preset = "tiny";
   uint64_t seed = 0;
   std::filesystem::path dir;
-  // kBF16 or kF32 for all weights, or kF8E4M3 for the released MXFP8 layout.
-  DType dtype = DType::kBF16;
+  // kBF16 or kF32 for all weights, kMxfp8 or kMxfp4 for those that the published checkpoints have so.
+  MatrixFormat format = MatrixFormat::kBF16;
 };
 
 struct SyntheticPreset {
@@ -33,7 +33,9 @@ std::vector<SyntheticPreset> synthetic_presets();
 struct SyntheticConfig {
   std::string config_json, generation_config_json;
 };
-Result<SyntheticConfig> synthetic_config(std::string_view preset, DType dtype);
+Result<SyntheticConfig> synthetic_config(std::string_view preset, MatrixFormat format);
+// "m3", or "m3-mxfp8" and "m3-mxfp4" for the quantised releases of it; likewise with every other preset.
+Result<SyntheticConfig> synthetic_config(std::string_view name);
 
 // Creates the folder if need be. A folder that already holds config.json is left alone, and is an error.
 Status write_synthetic_checkpoint(const SyntheticOptions& options, const ProgressFn& progress = {});

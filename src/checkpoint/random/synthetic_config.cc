@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "base/json/json.h"
+#include "checkpoint/mx/quantised_config.h"
 #include "checkpoint/random/synthetic.h"
-#include "checkpoint/tensor_table.h"
 
 namespace sparrow {
 namespace {
@@ -200,15 +200,24 @@ std::string vision_config(const PresetShape& shape) {
                 1);
 }
 
-std::string quantization_config(const PresetShape& shape) {
-  std::string ignored = "[";
-  for (const std::string& module : unquantised_modules(QuantFormat::kMxfp8, shape.dense_layers, shape.layers))
-    ignored += strf("{}\"{}\"", ignored.size() > 1 ? ", " : "", module);
-  return object({{"quant_method", "\"mxfp8\""},
-                 {"activation_scheme", "\"dynamic\""},
-                 {"weight_block_size", "[1, 32]"},
-                 {"ignored_layers", ignored + "]"}},
-                1);
+std::string config_text(const PresetShape& shape, bool is_f32) {
+  const Fields top = {{"architectures", "[\"MiniMaxM3SparseForConditionalGeneration\"]"},
+                      {"model_type", "\"minimax_m3_vl\""},
+                      {"text_config", text_config(shape)},
+                      {"vision_config", vision_config(shape)},
+                      {"image_token_index", number(shape.image_token)},
+                      {"video_token_index", number(shape.video_token)},
+                      {"image_seq_length", "576"},
+                      {"img_token_compression_config", merge_config(1)},
+                      {"multimodal_projector_bias", "true"},
+                      {"projector_hidden_act", "\"gelu\""},
+                      {"projector_hidden_size", number(shape.hidden)},
+                      {"vision_feature_layer", "-1"},
+                      {"vision_feature_select_strategy", "\"full\""},
+                      {"process_image_mode", "\"dynamic_res\""},
+                      {"num_reward_heads", "0"},
+                      {"torch_dtype", is_f32 ? "\"float32\"" : "\"bfloat16\""}};
+  return object(top, 0) + "\n";
 }
 
 }  // namespace
@@ -219,38 +228,34 @@ std::vector<SyntheticPreset> synthetic_presets() {
   return presets;
 }
 
-Result<SyntheticConfig> synthetic_config(std::string_view preset, DType dtype) {
-  if (dtype != DType::kBF16 && dtype != DType::kF32 && dtype != DType::kF8E4M3)
-    return Error{Errc::kInvalidArgument, strf("dtype must be BF16, F32 or F8_E4M3, got {}", name_of(dtype))};
+Result<SyntheticConfig> synthetic_config(std::string_view preset, MatrixFormat format) {
   std::string names;
   for (const PresetShape& shape : kPresets) {
     names += strf("{}{}", names.empty() ? "" : ", ", shape.preset.name);
     if (shape.preset.name != preset) continue;
-    Fields top = {{"architectures", "[\"MiniMaxM3SparseForConditionalGeneration\"]"},
-                  {"model_type", "\"minimax_m3_vl\""},
-                  {"text_config", text_config(shape)},
-                  {"vision_config", vision_config(shape)},
-                  {"image_token_index", number(shape.image_token)},
-                  {"video_token_index", number(shape.video_token)},
-                  {"image_seq_length", "576"},
-                  {"img_token_compression_config", merge_config(1)},
-                  {"multimodal_projector_bias", "true"},
-                  {"projector_hidden_act", "\"gelu\""},
-                  {"projector_hidden_size", number(shape.hidden)},
-                  {"vision_feature_layer", "-1"},
-                  {"vision_feature_select_strategy", "\"full\""},
-                  {"process_image_mode", "\"dynamic_res\""},
-                  {"num_reward_heads", "0"},
-                  {"torch_dtype", dtype == DType::kF32 ? "\"float32\"" : "\"bfloat16\""}};
-    if (dtype == DType::kF8E4M3) top.emplace_back("quantization_config", quantization_config(shape));
-    return SyntheticConfig{object(top, 0) + "\n", object({{"do_sample", "true"},
-                                                          {"temperature", "1.0"},
-                                                          {"top_p", "0.95"},
-                                                          {"eos_token_id", number(shape.eos_token)}},
-                                                         0) +
-                                                      "\n"};
+    SyntheticConfig texts;
+    texts.config_json = config_text(shape, format == MatrixFormat::kF32);
+    texts.generation_config_json = object({{"do_sample", "true"},
+                                           {"temperature", "1.0"},
+                                           {"top_p", "0.95"},
+                                           {"eos_token_id", number(shape.eos_token)}},
+                                          0) +
+                                   "\n";
+    if (!is_mx(format)) return texts;
+    const ModelConfig plain = SPARROW_TRY(parse_config(texts.config_json, texts.generation_config_json));
+    texts.config_json =
+        SPARROW_TRY(quantised_config_json(texts.config_json, quantised(plain, {}, quant_of(format))));
+    return texts;
   }
   return Error{Errc::kInvalidArgument, strf("preset must be one of {}, got {}", names, json_quoted(preset))};
+}
+
+Result<SyntheticConfig> synthetic_config(std::string_view name) {
+  for (const auto& [suffix, format] :
+       {std::pair<std::string_view, MatrixFormat>{"-mxfp8", MatrixFormat::kMxfp8},
+        {"-mxfp4", MatrixFormat::kMxfp4}})
+    if (name.ends_with(suffix)) return synthetic_config(name.substr(0, name.size() - suffix.size()), format);
+  return synthetic_config(name, MatrixFormat::kBF16);
 }
 
 }  // namespace sparrow

@@ -10,7 +10,6 @@
 #include "base/json/json_writer.h"
 #include "base/progress.h"
 #include "checkpoint/random/synthetic.h"
-#include "checkpoint/tensor_table.h"
 #include "cli/bench/step_cost.h"
 #include "cli/bench/step_picture.h"
 #include "cli/load_model.h"
@@ -170,17 +169,9 @@ Status check(const BenchStepOptions& options) {
 }
 
 // Of the preset's shapes, without weights; -mxfp8 or -mxfp4 behind its name quantises it.
-Result<ModelConfig> preset_config(std::string preset) {
-  constexpr std::string_view kMxfp8 = "-mxfp8", kMxfp4 = "-mxfp4";
-  const bool mxfp8 = preset.ends_with(kMxfp8), mxfp4 = preset.ends_with(kMxfp4);
-  if (mxfp8 || mxfp4) preset.resize(preset.size() - kMxfp8.size());
-  const SyntheticConfig text = SPARROW_TRY(synthetic_config(preset, mxfp8 ? DType::kF8E4M3 : DType::kBF16));
-  ModelConfig config = SPARROW_TRY(parse_config(text.config_json, text.generation_config_json));
-  if (mxfp4) {
-    config.quant = QuantFormat::kMxfp4;
-    config.unquantised = unquantised_modules(config.quant, 0, config.num_layers);
-  }
-  return config;
+Result<ModelConfig> preset_config(const std::string& preset) {
+  const SyntheticConfig text = SPARROW_TRY(synthetic_config(preset));
+  return parse_config(text.config_json, text.generation_config_json);
 }
 
 }  // namespace

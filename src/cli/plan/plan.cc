@@ -25,12 +25,8 @@ struct NamedConfig {
   ModelConfig config;
 };
 
-// "m3", and "m3-mxfp8" for the quantised release of it.
 Result<NamedConfig> preset_config(const std::string& name, const std::string& overrides) {
-  constexpr std::string_view kQuantised = "-mxfp8";
-  const bool quantised = name.ends_with(kQuantised);
-  const std::string preset = quantised ? name.substr(0, name.size() - kQuantised.size()) : name;
-  SyntheticConfig texts = SPARROW_TRY(synthetic_config(preset, quantised ? DType::kF8E4M3 : DType::kBF16));
+  SyntheticConfig texts = SPARROW_TRY(synthetic_config(name));
   if (!overrides.empty()) texts.config_json = SPARROW_TRY(override_config(texts.config_json, overrides));
   ModelConfig config = SPARROW_TRY(parse_config(texts.config_json, texts.generation_config_json));
   return NamedConfig{name, std::move(config)};
@@ -45,15 +41,19 @@ Result<NamedConfig> find_config(const PlanCommandOptions& o) {
   auto preset = preset_config(o.model, o.hf_overrides);
   if (preset.ok() || preset.error().message.find("preset must be") == std::string::npos) return preset;
   std::string names;
-  for (const SyntheticPreset& known : synthetic_presets()) names += strf(", {}", known.name);
-  return Error{Errc::kNotFound, strf("{} is neither a folder, nor a config.json, nor one of m3-mxfp8{}",
-                                     json_quoted(o.model), names)};
+  for (const SyntheticPreset& known : synthetic_presets())
+    names += strf("{}{}", names.empty() ? "" : ", ", known.name);
+  return Error{Errc::kNotFound,
+               strf("{} is neither a folder, nor a config.json, nor one of {} (-mxfp8 or -mxfp4 behind the "
+                    "name: quantised)",
+                    json_quoted(o.model), names)};
 }
 
 int64_t num_parameters(const ModelConfig& config) {
   int64_t count = 0;
   for (const TensorRow& row : tensor_table(config))
-    if (row.piece != TensorPiece::kScales) count += row.spec.numel();  // scales are no parameters
+    if (row.piece != TensorPiece::kScales)  // scales are no parameters
+      count += row.spec.numel() * values_per_element(row.format);
   return count;
 }
 
@@ -97,7 +97,9 @@ class Table {
     const auto sparse = std::count(config.layer_is_sparse.begin(), config.layer_is_sparse.end(), 1);
     text(strf("{}: {:.4g} B parameters, {} layers, {} of them block-sparse; {}, up to {} tokens", name,
               static_cast<double>(num_parameters(config)) / 1e9, config.num_layers, sparse,
-              config.quant == QuantFormat::kMxfp8 ? "mxfp8" : short_name_of(config.dtype),
+              config.quant == QuantFormat::kMxfp8   ? "mxfp8"
+              : config.quant == QuantFormat::kMxfp4 ? "mxfp4"
+                                                    : short_name_of(config.dtype),
               grouped(config.max_positions)));
     if (plan_.is_cpu)
       text("this machine, CPU\n");

@@ -27,12 +27,14 @@ Status write_text_files(const std::filesystem::path& dir) {
 }  // namespace
 
 Status run_make_model(const MakeModelOptions& options) {
-  const DType dtype = options.dtype == "f32"     ? DType::kF32
-                      : options.dtype == "mxfp8" ? DType::kF8E4M3
-                                                 : DType::kBF16;
+  const MatrixFormat format = options.dtype == "f32"     ? MatrixFormat::kF32
+                              : options.dtype == "mxfp8" ? MatrixFormat::kMxfp8
+                              : options.dtype == "mxfp4" ? MatrixFormat::kMxfp4
+                                                         : MatrixFormat::kBF16;
   ProgressBar bar("writing " + options.out.filename().string(), ProgressBar::Unit::kBytes);
   SPARROW_TRY(write_synthetic_checkpoint(
-      {.preset = options.preset, .seed = options.seed, .dir = options.out, .dtype = dtype}, bar.callback()));
+      {.preset = options.preset, .seed = options.seed, .dir = options.out, .format = format},
+      bar.callback()));
   bar.finish();
   SPARROW_TRY(write_text_files(options.out));
   std::printf("%s\n", options.out.c_str());

@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// The configuration of a model quantised as published ones are: MXFP8 as MiniMax does it, MXFP4 as AMD does
+// with Quark.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "checkpoint/tensor_table.h"
+#include "config/config.h"
+
+namespace sparrow {
+
+// What quantised matrices of that format make of a model.
+constexpr QuantFormat quant_of(MatrixFormat format) {
+  return format == MatrixFormat::kMxfp8   ? QuantFormat::kMxfp8
+         : format == MatrixFormat::kMxfp4 ? QuantFormat::kMxfp4
+                                          : QuantFormat::kNone;
+}
+
+// The same model with its matrices in that format: MXFP8 of all linear layers but the router, MXFP4 of the
+// experts. kNone: with none of them quantised.
+ModelConfig quantised(ModelConfig config, const NameScheme& names, QuantFormat format);
+
+// A config.json with the quantization_config of that model, and with all else it had.
+Result<std::string> quantised_config_json(std::string_view config_json, const ModelConfig& quantised);
+
+}  // namespace sparrow
