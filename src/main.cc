@@ -27,6 +27,9 @@ Status run(const cli::TraceOptions& options) {
 Status run(const cli::MakeModelOptions& options) {
   return cli::run_make_model(options);
 }
+Status run(const cli::QuantizeOptions& options) {
+  return cli::run_quantize(options);
+}
 Status run(const cli::BenchEngineOptions& options) {
   return cli::run_bench_engine(options);
 }

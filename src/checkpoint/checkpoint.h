@@ -42,6 +42,8 @@ class Checkpoint {
   const ModelConfig& config() const { return config_; }
   // Valid as long as the checkpoint; moving it keeps them valid.
   const Weights& weights() const { return weights_; }
+  // Where they lie; empty for random weights.
+  const std::vector<SafetensorsFile>& files() const { return files_; }
   // Bytes of all tensors that belong to the model.
   size_t weight_bytes() const { return weight_bytes_; }
   size_t num_tensors() const { return num_tensors_; }

@@ -58,6 +58,12 @@ struct MakeModelOptions {
 };
 Status run_make_model(const MakeModelOptions& options);
 
+struct QuantizeOptions {
+  std::filesystem::path from, to;
+  std::string format;  // "mxfp8", "mxfp4"
+};
+Status run_quantize(const QuantizeOptions& options);
+
 struct BenchEngineOptions {
   std::filesystem::path model;
   int num_prompts = 64;
@@ -93,7 +99,7 @@ Status run_debug_text(const DebugTextOptions& options);
 
 using Command = std::variant<GenerateOptions, TraceOptions, MakeModelOptions, BenchEngineOptions,
                              TokenizeOptions, DebugTextOptions, ServeOptions, ChatOptions, PlanCommandOptions,
-                             DoctorOptions, BenchStepOptions>;
+                             DoctorOptions, BenchStepOptions, QuantizeOptions>;
 
 // What the command line asked for, or the code to exit with: --help and --version have been printed, or a
 // one-line error has been written to stderr.

@@ -17,6 +17,10 @@ constexpr std::array<std::string_view, kNumLedgerParts> kPartNames = {
 
 }  // namespace
 
+std::string_view name_of(LedgerPart part) {
+  return kPartNames[static_cast<size_t>(part)];
+}
+
 Ledger make_ledger(const ModelConfig& config, const ParallelConfig& parallel, DType kv_dtype,
                    DType index_dtype, bool vision) {
   std::array<int64_t, kNumLedgerParts> bytes{};
@@ -26,7 +30,7 @@ Ledger make_ledger(const ModelConfig& config, const ParallelConfig& parallel, DT
 
   Ledger ledger;
   for (size_t i = 0; i < bytes.size(); ++i) {
-    if (bytes[i] > 0) ledger.weights.push_back({kPartNames[i], bytes[i]});
+    if (bytes[i] > 0) ledger.weights.push_back({name_of(static_cast<LedgerPart>(i)), bytes[i]});
     ledger.weight_bytes += bytes[i];
   }
   std::sort(ledger.weights.begin(), ledger.weights.end(),

@@ -7,10 +7,13 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "checkpoint/tensor_row.h"
 #include "config/config.h"
 #include "model/sharding.h"
 
 namespace sparrow {
+
+std::string_view name_of(LedgerPart part);
 
 struct LedgerRow {
   std::string_view name;

@@ -92,6 +92,10 @@ void MappedFile::will_need(std::span<const std::byte> part) const {
   ::madvise(const_cast<std::byte*>(part.data()) - into_page, part.size() + into_page, MADV_WILLNEED);
 }
 
+void MappedFile::release() const {
+  if (data_ != nullptr) ::madvise(const_cast<std::byte*>(data_), size_, MADV_DONTNEED);
+}
+
 Result<std::string> read_text_file(const std::filesystem::path& path, size_t limit_bytes) {
   const Descriptor file(open_to_read(path));
   if (file.fd < 0) return cannot_open(path, errno);

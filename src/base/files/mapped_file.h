@@ -26,6 +26,8 @@ class MappedFile {
 
   // Asks the system to start reading the pages of `part`, a piece of bytes(), ahead of use.
   void will_need(std::span<const std::byte> part) const;
+  // Gives the memory of its pages back; they are read again if they are used again.
+  void release() const;
 
  private:
   MappedFile(const std::byte* data, size_t size) : data_(data), size_(size) {}

@@ -189,13 +189,40 @@ CLI::App* add_make_model(CLI::App& app, MakeModelOptions& o) {
       ->type_name("DIR");
   command->add_option("--seed", o.seed, "Same preset, seed and type give the same bytes (default 0)")
       ->type_name("S");
-  command->add_option("--dtype", o.dtype, "bf16 (default), f32, or mxfp8 (e4m3, one scale per 32 inputs)")
-      ->check(CLI::IsMember({"bf16", "f32", "mxfp8"}))
+  command->add_option("--dtype", o.dtype, "bf16 (default), f32, mxfp8 (all linear layers) or mxfp4 (experts)")
+      ->check(CLI::IsMember({"bf16", "f32", "mxfp8", "mxfp4"}))
       ->type_name("TYPE");
   command->footer(
       examples({"sparrow make-model --preset tiny --out /tmp/tiny",
                 "sparrow make-model --preset small --dtype mxfp8 --seed 7 --out /tmp/small-mxfp8"}) +
       presets);
+  return command;
+}
+
+CLI::App* add_quantize(CLI::App& app, QuantizeOptions& o) {
+  CLI::App* command =
+      app.add_subcommand("quantize", "Write a checkpoint again in MXFP8 or MXFP4, and show what that costs");
+  command->add_option("source", o.from, "Folder of the checkpoint: bf16, f32, or quantized otherwise")
+      ->required()
+      ->type_name("SRC");
+  command->add_option("target", o.to, "Folder to write; must be new or empty")->required()->type_name("DST");
+  command->add_option("--format", o.format, "mxfp8 or mxfp4, see below")
+      ->required()
+      ->check(CLI::IsMember({"mxfp8", "mxfp4"}))
+      ->type_name("FORMAT");
+  command->footer(
+      examples({"sparrow quantize /models/m3 /models/m3-mxfp8 --format mxfp8",
+                "sparrow quantize /models/m3 /models/m3-mxfp4 --format mxfp4"}) +
+      "\nFormats (32 inputs of a row share a scale, a power of two):\n"
+      "  mxfp8      8 bits (e4m3) for all linear layers but the router, as MiniMax publishes M3: half the "
+      "bytes\n"
+      "  mxfp4      4 bits (e2m1) for the experts, the rest as it is, as AMD does with Quark: a quarter\n"
+      "\nFiles keep their names; tokenizer, template and all else small are copied. config.json comes last: "
+      "a\n"
+      "folder without it is an interrupted run. Memory stays the same for any model. At the end, for each "
+      "part\n"
+      "of the model: bytes, error of its weights (root mean square, relative), of its worst matrix, and the\n"
+      "largest change of a weight. What has the format already is copied; no value changes.\n");
   return command;
 }
 
@@ -291,6 +318,7 @@ std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   GenerateOptions generate;
   TraceOptions trace;
   MakeModelOptions make_model;
+  QuantizeOptions quantize;
   BenchEngineOptions bench_engine;
   TokenizeOptions tokenize;
   const CLI::App* serve_command = add_serve(app, serve);
@@ -300,6 +328,7 @@ std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   const CLI::App* generate_command = add_generate(app, generate);
   const CLI::App* trace_command = add_trace(app, trace);
   const CLI::App* make_model_command = add_make_model(app, make_model);
+  const CLI::App* quantize_command = add_quantize(app, quantize);
   const CLI::App* bench_engine_command = add_bench_engine(app, bench_engine);
   BenchStepOptions bench_step;
   const CLI::App* bench_step_command = add_bench_step(app, bench_step);
@@ -330,6 +359,7 @@ std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   }
   if (*trace_command) return Command(std::move(trace));
   if (*make_model_command) return Command(std::move(make_model));
+  if (*quantize_command) return Command(std::move(quantize));
   if (*bench_step_command) return Command(std::move(bench_step));
   if (*bench_engine_command) {
     resolve_device(bench_engine.load);

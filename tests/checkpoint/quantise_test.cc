@@ -1,0 +1,286 @@
+// SPDX-License-Identifier: Apache-2.0
+// Whole checkpoints, quantised: what is written, that nothing changes a second time, and what is refused.
+#include "checkpoint/mx/quantise.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/resource.h>
+
+#include <csignal>
+#include <cstring>
+#include <map>
+
+#include "base/files/mapped_file.h"
+#include "base/json/json.h"
+#include "checkpoint/checkpoint.h"
+#include "checkpoint/random/synthetic.h"
+#include "support/checkpoint/expanded.h"
+#include "support/golden.h"
+#include "support/temp_dir.h"
+
+namespace sparrow {
+namespace {
+
+using test::TempDir;
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+std::map<std::string, std::string> files_of(const fs::path& dir) {
+  std::map<std::string, std::string> files;
+  for (const auto& item : fs::directory_iterator(dir))
+    files[item.path().filename()] = read_text_file(item.path(), 1 << 24).value();
+  return files;
+}
+
+// Every tensor of a folder by name: its type and bytes.
+std::map<std::string, std::string> tensors_of(const fs::path& dir) {
+  std::map<std::string, std::string> tensors;
+  for (const auto& item : fs::directory_iterator(dir)) {
+    if (item.path().extension() != ".safetensors") continue;
+    const SafetensorsFile file = SafetensorsFile::open(item.path()).value();
+    for (const auto& [name, entry] : file.header().entries) {
+      const auto bytes = file.bytes(entry);
+      tensors[name] = entry.dtype_name + shape_string(entry.shape);
+      tensors[name].append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    }
+  }
+  return tensors;
+}
+
+std::string error_of(const Result<QuantiseReport>& report) {
+  return report.ok() ? "" : report.error().message;
+}
+
+class Quantise : public ::testing::TestWithParam<MatrixFormat> {
+ protected:
+  QuantFormat quant() const {
+    return GetParam() == MatrixFormat::kMxfp8 ? QuantFormat::kMxfp8 : QuantFormat::kMxfp4;
+  }
+  fs::path made(const char* name, MatrixFormat format = MatrixFormat::kBF16) const {
+    const Status status =
+        write_synthetic_checkpoint({.seed = 4, .dir = dir_.path() / name, .format = format});
+    EXPECT_TRUE(status.ok()) << status.error().message;
+    return dir_.path() / name;
+  }
+  QuantiseReport quantised(const fs::path& from, const fs::path& to) const {
+    const auto report = quantise_checkpoint({.from = from, .to = to, .format = quant()});
+    EXPECT_TRUE(report.ok()) << error_of(report);
+    return report.ok() ? report.value() : QuantiseReport{};
+  }
+
+  const TempDir dir_;
+};
+
+TEST_P(Quantise, WritesTheLayoutOfTheFormatWithEverythingElse) {
+  const fs::path from = made("m"), to = dir_.path() / "q";
+  ASSERT_TRUE(write_text_file(from / "tokenizer.json", "{}").ok());
+  const QuantiseReport report = quantised(from, to);
+  const auto checkpoint = Checkpoint::open(to);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  EXPECT_EQ(checkpoint->config().quant, quant());
+  const LayerWeights& layer = checkpoint->weights().layers[1];
+  const bool all = quant() == QuantFormat::kMxfp8;
+  EXPECT_EQ(layer.experts[0].down.format(), GetParam());
+  EXPECT_EQ(layer.mlp.up.format(), GetParam());  // the shared expert
+  EXPECT_EQ(layer.q.format(), all ? MatrixFormat::kMxfp8 : MatrixFormat::kBF16);
+  EXPECT_EQ(checkpoint->weights().layers[0].mlp.up.format(),
+            all ? MatrixFormat::kMxfp8 : MatrixFormat::kBF16);
+  // Files are those of the source; what a random checkpoint of this format has beside its weights is the
+  // same.
+  const auto before = files_of(from), after = files_of(to), random = files_of(made("r", GetParam()));
+  for (const auto& [name, text] : before) EXPECT_TRUE(after.contains(name)) << name;
+  EXPECT_EQ(after.size(), before.size());
+  EXPECT_EQ(after.at("tokenizer.json"), "{}");
+  EXPECT_EQ(after.at("config.json"), random.at("config.json"));
+  // The report counts what is there.
+  uint64_t bytes = 0;
+  for (const QuantisedPart& part : report.parts) bytes += part.bytes_after;
+  EXPECT_EQ(bytes, checkpoint->weight_bytes());
+}
+
+TEST_P(Quantise, ErrorsAreThoseOfTheFormat) {
+  const QuantiseReport report = quantised(made("m"), dir_.path() / "q");
+  for (const QuantisedPart& part : report.parts) {
+    if (part.matrices == 0) continue;
+    const bool all = quant() == QuantFormat::kMxfp8;
+    EXPECT_NEAR(part.error.relative(), all ? 0.0287 : 0.109, all ? 0.001 : 0.005);
+    EXPECT_GE(part.worst, part.error.relative());
+    EXPECT_FALSE(part.worst_matrix.empty());
+    EXPECT_GT(part.error.largest, 0.0);
+    EXPECT_LT(part.bytes_after, part.bytes_before);
+  }
+}
+
+// Again from the result, and again from what it stands for: no value changes. Twice from the source: the
+// same.
+TEST_P(Quantise, ASecondTimeNothingChanges) {
+  const fs::path from = made("m"), once = dir_.path() / "once", again = dir_.path() / "again",
+                 twice = dir_.path() / "twice", expanded = dir_.path() / "expanded",
+                 back = dir_.path() / "back", back_expanded = dir_.path() / "back-expanded";
+  quantised(from, once);
+  quantised(from, again);
+  EXPECT_EQ(files_of(once), files_of(again));
+  EXPECT_EQ(quantised(once, twice).from, quant());
+  EXPECT_EQ(files_of(once), files_of(twice));
+  test::write_expanded(once, expanded);
+  for (const QuantisedPart& part : quantised(expanded, back).parts) EXPECT_EQ(part.error.error_squares, 0.0);
+  test::write_expanded(back, back_expanded);
+  EXPECT_EQ(tensors_of(expanded), tensors_of(back_expanded));
+}
+
+// f32 weights round as they are, not by way of bf16, and what is not quantised stays f32.
+TEST_P(Quantise, TakesF32) {
+  const fs::path from = made("m", MatrixFormat::kF32), to = dir_.path() / "q";
+  quantised(from, to);
+  const auto checkpoint = Checkpoint::open(to);
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  EXPECT_EQ(checkpoint->config().dtype, DType::kF32);
+  EXPECT_EQ(checkpoint->weights().head.values.dtype, DType::kF32);
+  const Checkpoint source = Checkpoint::open(from).value();
+  const ops::Weight &was = source.weights().layers[1].experts[2].gate,
+                    &is = checkpoint->weights().layers[1].experts[2].gate;
+  std::vector<uint8_t> codes(static_cast<size_t>(was.values.numel())), scales(codes.size() / 32);
+  round_groups(GetParam(), {was.values.as<float>(), codes.size()}, codes.data(), scales.data());
+  const auto bytes = static_cast<size_t>(value_bytes(GetParam(), was.values.numel()));
+  EXPECT_EQ(std::memcmp(codes.data(), is.values.data, bytes), 0);
+  EXPECT_EQ(std::memcmp(scales.data(), is.scales.data, scales.size()), 0);
+}
+
+// What only one of the formats has quantised: MXFP4 takes experts of MXFP8 and expands the rest of it; MXFP8
+// holds every number of MXFP4.
+TEST_P(Quantise, TakesTheOtherFormat) {
+  const bool to_mxfp8 = quant() == QuantFormat::kMxfp8;
+  const MatrixFormat other = to_mxfp8 ? MatrixFormat::kMxfp4 : MatrixFormat::kMxfp8;
+  const fs::path from = made("m", other), to = dir_.path() / "q";
+  const QuantiseReport report = quantised(from, to);
+  EXPECT_EQ(report.from, to_mxfp8 ? QuantFormat::kMxfp4 : QuantFormat::kMxfp8);
+  ASSERT_TRUE(Checkpoint::open(to).ok()) << Checkpoint::open(to).error().message;
+  test::write_expanded(from, dir_.path() / "a");
+  test::write_expanded(to, dir_.path() / "b");
+  const auto a = tensors_of(dir_.path() / "a"), b = tensors_of(dir_.path() / "b");
+  for (const auto& [name, tensor] : a) {
+    const bool is_expert = name.find("expert") != std::string::npos;
+    const bool is_exact = to_mxfp8 == is_expert || name.find("norm") != std::string::npos;
+    EXPECT_TRUE(!is_exact || tensor == b.at(name)) << name;
+  }
+  for (const QuantisedPart& part : report.parts)
+    EXPECT_TRUE(part.part != LedgerPart::kRoutedExperts || (part.error.relative() == 0.0) == to_mxfp8);
+}
+
+TEST_P(Quantise, NumbersThatDoNotFitAreRefusedByName) {
+  const fs::path from = made("m"), to = dir_.path() / "q";
+  const std::string name = "language_model.model.layers.2.block_sparse_moe.experts.5.w3.weight";
+  for (const auto& [value, text] : {std::pair{65536.0f, "is 65536;"}, {NAN, "nan"}, {-INFINITY, "-inf"}}) {
+    for (const auto& item : fs::directory_iterator(from)) {
+      if (item.path().extension() != ".safetensors") continue;
+      size_t at = 0;
+      {
+        const SafetensorsFile file = SafetensorsFile::open(item.path()).value();
+        if (file.find(name) == nullptr) continue;
+        at = file.find(name)->begin + (3 * 128 + 70) * sizeof(BFloat16);
+      }
+      std::string bytes = read_text_file(item.path(), 1 << 24).value();
+      const BFloat16 bf16 = to_bf16(value);
+      std::memcpy(bytes.data() + at, &bf16, sizeof bf16);
+      ASSERT_TRUE(write_text_file(item.path(), bytes).ok());
+    }
+    const std::string error = error_of(quantise_checkpoint({.from = from, .to = to, .format = quant()}));
+    EXPECT_THAT(error, AllOf(HasSubstr(name), HasSubstr("row 3, column 70"), HasSubstr(text),
+                             HasSubstr(name_of(GetParam()))));
+    EXPECT_FALSE(fs::exists(to)) << "nothing is left of it";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, Quantise, ::testing::Values(MatrixFormat::kMxfp8, MatrixFormat::kMxfp4),
+                         [](const auto& info) { return std::string(name_of(info.param)); });
+
+TEST(Quantise, FoldersThatWouldBeLostAreRefused) {
+  const TempDir dir;
+  const fs::path from = dir.path() / "m";
+  ASSERT_TRUE(write_synthetic_checkpoint({.dir = from}).ok());
+  const auto before = files_of(from);
+  const auto error = [&](const fs::path& a, const fs::path& b) {
+    return error_of(quantise_checkpoint({.from = a, .to = b}));
+  };
+  EXPECT_THAT(error(from, from / "."), HasSubstr("is the source itself"));
+  fs::create_directories(dir.path() / "used");
+  ASSERT_TRUE(write_text_file(dir.path() / "used/notes", "mine").ok());
+  EXPECT_THAT(error(from, dir.path() / "used"),
+              AllOf(HasSubstr("holds files already"), HasSubstr("notes"), HasSubstr("name a new folder")));
+  EXPECT_THAT(error(from, dir.path() / "used/notes"), HasSubstr("is no folder"));
+  EXPECT_THAT(error(from, dir.path() / "used/notes/q"), HasSubstr("cannot create"));
+  EXPECT_THAT(error(dir.path() / "absent", dir.path() / "q"), HasSubstr("is no folder"));
+  EXPECT_THAT(error(dir.path() / "used", dir.path() / "q"), HasSubstr("config.json"));
+  EXPECT_EQ(files_of(from), before);
+  EXPECT_EQ(files_of(dir.path() / "used").size(), 1u);
+  EXPECT_FALSE(fs::exists(dir.path() / "q"));
+}
+
+// Checkpoints that others wrote: what they stand for becomes what they are. Quark's to the byte; MXFP8 may
+// have been written with larger scales than are needed, and minus zeros.
+TEST(Quantise, WhatPublishedCheckpointsStandForBecomesThemAgain) {
+  const TempDir dir;
+  const fs::path mxfp4 = test::golden_dir() / "mxfp4", mxfp8 = test::golden_dir() / "mxfp8";
+  const auto round = [&](const fs::path& from, QuantFormat format) {
+    const fs::path expanded = dir.path() / "expanded" / from.filename();
+    test::write_expanded(from, expanded);
+    const auto report =
+        quantise_checkpoint({.from = expanded, .to = dir.path() / from.filename(), .format = format});
+    EXPECT_TRUE(report.ok()) << error_of(report);
+    int64_t matrices = 0;
+    for (const QuantisedPart& part : report->parts) {
+      EXPECT_EQ(part.error.error_squares, 0.0);
+      matrices += part.matrices;
+    }
+    EXPECT_GT(matrices, 0);
+    return dir.path() / from.filename();
+  };
+  round(mxfp8, QuantFormat::kMxfp8);
+  const fs::path again = round(mxfp4, QuantFormat::kMxfp4);
+  EXPECT_TRUE(tensors_of(again) == tensors_of(mxfp4));
+  EXPECT_EQ(load_config(again)->unquantised, load_config(mxfp4)->unquantised);
+}
+
+// No file may become larger than this.
+void limit_files(rlim_t bytes) {
+  rlimit limit{};
+  ::getrlimit(RLIMIT_FSIZE, &limit);
+  limit.rlim_cur = bytes;
+  ::setrlimit(RLIMIT_FSIZE, &limit);
+}
+
+TEST(Quantise, WithoutRoomNothingIsLeft) {
+  const TempDir dir;
+  ASSERT_TRUE(write_synthetic_checkpoint({.dir = dir.path() / "m"}).ok());
+  fs::create_directories(dir.path() / "q");
+  const auto before = ::signal(SIGXFSZ, SIG_IGN);
+  limit_files(1 << 20);
+  const auto report = quantise_checkpoint({.from = dir.path() / "m", .to = dir.path() / "q"});
+  limit_files(RLIM_INFINITY);
+  ::signal(SIGXFSZ, before);
+  EXPECT_THAT(error_of(report), AllOf(HasSubstr("q/model-0000"), HasSubstr("too large")));
+  EXPECT_TRUE(fs::is_empty(dir.path() / "q"));
+}
+
+TEST(Quantise, WhatIsKilledIsNoCheckpoint) {
+  const TempDir dir;
+  const fs::path from = dir.path() / "m", to = dir.path() / "q";
+  ASSERT_TRUE(write_synthetic_checkpoint({.dir = from}).ok());
+  // The kernel kills who writes more than it may.
+  EXPECT_EXIT(
+      {
+        limit_files(1 << 20);
+        static_cast<void>(quantise_checkpoint({.from = from, .to = to}));
+      },
+      ::testing::KilledBySignal(SIGXFSZ), "");
+  ASSERT_FALSE(fs::is_empty(to)) << "it got as far as writing";
+  EXPECT_FALSE(fs::exists(to / "config.json") || fs::exists(to / "model.safetensors.index.json"));
+  EXPECT_FALSE(Checkpoint::open(to).ok());
+  EXPECT_THAT(error_of(quantise_checkpoint({.from = from, .to = to})),
+              HasSubstr("an interrupted run has left"));
+}
+
+}  // namespace
+}  // namespace sparrow
