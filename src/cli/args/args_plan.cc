@@ -60,7 +60,9 @@ CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
   const auto number = [&](const char* flag, auto& value, const char* help) {
     command->add_option(flag, value, help)->check(CLI::Range(int64_t{1}, int64_t{1} << 30))->type_name("N");
   };
-  command->add_option("model,--model", o.model, "Folder, config.json, or m3, m3-mxfp8, m3-layer, small, tiny")
+  command
+      ->add_option("model,--model", o.model,
+                   "Folder, config.json, or m3, m3-mxfp8, m3-mxfp4, m3-layer, small, tiny")
       ->required()
       ->type_name("MODEL");
   command->add_option("--gpus,--tensor-parallel-size", o.gpus, "GPUs that share the model (default 1)")
@@ -89,6 +91,7 @@ CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
   command->footer(
       "Examples:\n"
       "  sparrow plan m3 --gpus 8 --max-model-len 131072\n"
+      "  sparrow plan m3-mxfp4 --gpus 2 --kv-cache-dtype fp8\n"
       "  sparrow plan /models/m3/config.json --gpus 8 --gpu h20 --kv-cache-dtype fp8\n"
       "  sparrow plan /tmp/small --gpu cpu --json\n"
       "\nExit code 1: it does not fit. No weights are read.\n");

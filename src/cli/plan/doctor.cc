@@ -119,10 +119,13 @@ std::vector<Finding> examine_model(const DoctorOptions& options) {
   if (!config.ok())
     return {{Level::kFail, "model", config.error().message, "give the folder of a MiniMax-M3 checkpoint"}};
   const auto sparse = std::count(config->layer_is_sparse.begin(), config->layer_is_sparse.end(), 1);
+  const char* const quantised = config->quant == QuantFormat::kMxfp8   ? ", linear layers in MXFP8"
+                                : config->quant == QuantFormat::kMxfp4 ? ", experts in MXFP4"
+                                                                       : "";
   std::vector<Finding> findings = {
       {Level::kOk, "model",
-       strf("{}: {} layers, {} of them block-sparse, {} of {} experts", options.model.string(),
-            config->num_layers, sparse, config->experts_per_token, config->num_experts)}};
+       strf("{}: {} layers, {} of them block-sparse, {} of {} experts{}", options.model.string(),
+            config->num_layers, sparse, config->experts_per_token, config->num_experts, quantised)}};
   findings.push_back(examine_rope(config.value()));
   findings.push_back(examine_weights(options));
   for (Finding& f : examine_text(options.model, config.value())) findings.push_back(std::move(f));

@@ -76,7 +76,9 @@ Finding examine_gpu(size_t index, const Gpu& gpu) {
   Finding finding{
       Level::kOk, strf("gpu {}", index),
       strf("{}, {}, compute capability {}.{}", gpu.name, byte_string(gpu.bytes), gpu.major, gpu.minor)};
-  if (gpu.major != 9) {
+  if (gpu.major == 9) {
+    finding.text += "; runs weights in bf16, MXFP8 and MXFP4";
+  } else {
     finding.level = Level::kWarn;
     finding.next = "the kernels are for Hopper (9.0): H100, H200, H20";
   }

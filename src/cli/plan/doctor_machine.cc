@@ -151,10 +151,15 @@ Finding examine_locked_memory() {
           limit.rlim_cur == RLIM_INFINITY ? "no limit" : byte_string(static_cast<int64_t>(limit.rlim_cur))};
 }
 
+// Every instruction set has kernels for all of them.
+Finding examine_formats() {
+  return {Level::kOk, "formats", "the CPU runs weights in f32, bf16, MXFP8 and MXFP4, as they are stored"};
+}
+
 }  // namespace
 
 std::vector<Finding> examine_machine(const std::filesystem::path& root) {
-  return {examine_cpu(root),        examine_cores(root),  examine_memory(root),
+  return {examine_cpu(root),        examine_formats(),    examine_cores(root),    examine_memory(root),
           examine_huge_pages(root), examine_open_files(), examine_locked_memory()};
 }
 
