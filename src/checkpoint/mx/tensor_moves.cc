@@ -129,10 +129,10 @@ void read_numbers(const TensorMove& move, int64_t first, std::span<float> number
 
 // What is wrong with a number among these: it is not finite, or else it is the largest.
 Error cannot_hold(const TensorMove& move, int64_t first, std::span<const float> numbers) {
-  const auto is_worse = [](float a, float b) {
+  const auto is_better = [](float a, float b) {
     return std::isfinite(a) != std::isfinite(b) ? std::isfinite(a) : std::fabs(a) < std::fabs(b);
   };
-  const auto worst = std::ranges::max_element(numbers, is_worse);
+  const auto worst = std::ranges::max_element(numbers, is_better);
   const int64_t at = first + (worst - numbers.begin());
   const std::string limit =
       is_mx(move.to) ? strf("; {} holds numbers up to {}", name_of(move.to), largest_of(move.to)) : "";

@@ -100,9 +100,8 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
   plan.memory_bytes = card.bytes;
   plan.budget_bytes = static_cast<int64_t>(static_cast<double>(card.bytes) * o.gpu_memory_utilization);
 
-  // The text model only, in bf16 whatever the checkpoint holds.
+  // The text model only; f32 becomes bf16, and what is quantised stays so.
   ModelConfig held = config;
-  held.quant = QuantFormat::kNone;
   held.dtype = DType::kBF16;
   plan.max_model_len = o.max_model_len > 0 ? o.max_model_len : config.max_positions;
   plan.is_length_given = o.max_model_len > 0;
