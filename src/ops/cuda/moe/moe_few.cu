@@ -6,22 +6,12 @@
 #include "ops/cuda/linear_small.h"
 #include "ops/cuda/moe/few/down_cells.cuh"
 #include "ops/cuda/moe/few/down_few.cuh"
-#include "ops/cuda/moe/few/experts_few.cuh"
+#include "ops/cuda/moe/launch_few.h"
 #include "ops/cuda/moe/stream_launch.cuh"
 #include "sm90/launch.cuh"
 
 namespace sparrow::ops::cuda {
 namespace {
-
-__nv_bfloat16* hidden_rows(const MoeArgs& args) {
-  return reinterpret_cast<__nv_bfloat16*>(static_cast<uint8_t*>(args.workspace) + kMoeBarrierBytes);
-}
-
-// Columns of a stage of the second product.
-int down_depth(int inter, int max_depth) {
-  const int chunks = (inter + max_depth - 1) / max_depth;
-  return round_up((inter + chunks - 1) / chunks, 64);
-}
 
 StreamParams gate_up_params(const MoeShape& shape, const MoeArgs& args) {
   return {.ids = args.ids,
@@ -126,54 +116,14 @@ void launch_down(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream
 
 bool moe_few_fits(const MoeShape& shape, int rows) {
   return rows <= kFewRows && shape.top_k <= kFewTopK && rows * shape.top_k <= kFewPairs &&
-         shape.num_experts <= kMaxExperts && shape.hidden <= ExpertsFew::kMaxSlab * num_sms();
-}
-
-void moe_one_launch(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
-  using T = ExpertsFew;
-  Arguments("moe_one_launch").range("rows", args.rows, 1, T::kTokens);
-  const DeviceMatrix& w = args.gate_up;
-  ExpertsFewParams p{.gate_up = line_map(w.bf16(), w.rows, w.cols, T::kRows, T::kDepth / 64),
-                     .down = args.down.bf16(),
-                     .x = args.x,
-                     .ids = args.ids,
-                     .weights = args.weights,
-                     .h = hidden_rows(args),
-                     .out = args.out,
-                     .barrier = static_cast<uint32_t*>(args.workspace),
-                     .rows = args.rows,
-                     .hidden = shape.hidden,
-                     .inter = shape.inter,
-                     .num_experts = shape.num_experts,
-                     .top_k = shape.top_k,
-                     .alpha = args.alpha,
-                     .limit = args.limit,
-                     .beta = args.beta,
-                     .scaling = args.scaling};
-  constexpr int kSmemBytes = hopper::smem_share(T::kCtasPerSm);
-  const int slots = num_sms() * resident_ctas(experts_few_kernel, T::kThreads, kSmemBytes);
-  p.depth = down_depth(shape.inter, T::kMaxDepth);
-  p.slab = round_up((shape.hidden + slots - 1) / slots, 8);
-  p.holds = p.depth == shape.inter;
-  p.ring_offset = T::kHeldOffset + (p.holds ? (p.slab + args.rows) * p.depth * 2 : 0);
-  p.ring_bytes = kSmemBytes - p.ring_offset;
-  // As many units as the rows allow at most; the device counts the real ones.
-  const int units = (args.rows * shape.top_k + 1) * (2 * shape.inter / T::kRows);
-  const int slabs = (shape.hidden + p.slab - 1) / p.slab;
-  SPARROW_CUDA(hopper::launch_dependent(
-      experts_few_kernel, {dim3(std::min(slots, std::max(units, slabs))), T::kThreads, kSmemBytes}, stream,
-      p));
+         shape.num_experts <= kMaxExperts && shape.hidden <= DownFew::kMaxSlab * num_sms();
 }
 
 void moe_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, unsigned parts) {
   Arguments("moe_few")
       .range("rows", args.rows, 1, kFewRows)
       .range("rows * top_k", args.rows * shape.top_k, 1, kFewPairs);
-  // Where one launch must cut the second product's rows, two are faster: 133 against 173 us for one row of
-  // 3,072 channels, 62 against 81 for two of 768.
-  const bool one_launch = args.rows <= kMoeOneLaunchRows && shape.inter <= ExpertsFew::kMaxDepth &&
-                          !is_mx(args.gate_up.format) && !is_mx(args.down.format);
-  if (one_launch && parts == kMoeAll) return moe_one_launch(shape, args, stream);
+  if (parts == kMoeAll && moe_one_launch_pays(shape, args)) return moe_one_launch(shape, args, stream);
   if (parts & kMoeGateUp) {
     if (args.gate_up.format == MatrixFormat::kMxfp8)
       launch_gate_up_cells<MatrixFormat::kMxfp8>(shape, args, stream);
