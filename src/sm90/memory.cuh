@@ -67,6 +67,15 @@ __device__ __forceinline__ uint4 load_global_if(bool there, const T* from) {
       : "memory");
   return v;
 }
+// Four bytes likewise.
+__device__ __forceinline__ uint32_t load_global_32_if(bool there, const uint32_t* from) {
+  uint32_t v;
+  asm volatile("{\n .reg .pred p;\n setp.ne.u32 p, %2, 0;\n mov.u32 %0, 0;\n @p ld.global.u32 %0, [%1];\n}"
+               : "=&r"(v)
+               : "l"(from), "r"(static_cast<uint32_t>(there))
+               : "memory");
+  return v;
+}
 template <typename T>
 __device__ __forceinline__ void store_global_if(bool there, T* to, const uint4& v) {
   asm volatile(

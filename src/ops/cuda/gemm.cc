@@ -60,7 +60,7 @@ struct Gemm::Shape {
   }
   // By a kernel of ours for few rows.
   void launch_streamed(const DeviceMatrix& w, const __nv_bfloat16* x, void* out, cudaStream_t stream) const {
-    if (rows == 1 && !f32_out && !is_mx(format) && linear_held_fits(n, k))
+    if (rows == 1 && !f32_out && linear_held_fits(format, n, k))
       linear_held({.w = w, .x = x, .out = static_cast<__nv_bfloat16*>(out)}, stream);
     else if (f32_out)
       linear_small(w, x, static_cast<float*>(out), rows, stream);

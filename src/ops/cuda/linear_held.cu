@@ -10,6 +10,7 @@
 #include "base/math.h"
 #include "device/cuda/arguments.h"
 #include "device/cuda/check.h"
+#include "ops/cuda/mx/linear_held.cuh"
 #include "ops/cuda/rows_device.cuh"
 #include "sm90/launch.cuh"
 #include "sm90/memory.cuh"
@@ -122,23 +123,14 @@ Cut cut(int out_features, int in_features) {
   return {group_threads, groups, std::min(ceil_div(rows, groups), kRows)};
 }
 
-}  // namespace
-
-bool linear_held_fits(int out_features, int in_features) {
+bool bf16_fits(int out_features, int in_features) {
   if (in_features % kVector != 0 || in_features > kThreads * kVector) return false;
   const Cut c = cut(out_features, in_features);
   // CTAs that find no place at once would fetch their weights when the first ones are through.
   return ceil_div(out_features, c.groups * c.rows_of_group) <= 2 * kSms;
 }
 
-void linear_held(const LinearHeldArgs& args, cudaStream_t stream) {
-  const Arguments arguments("linear_held");
-  check_matrix(arguments, "w", args.w);
-  arguments.pointer("x", args.x)
-      .pointer("out", args.out)
-      .range("out_features", args.w.rows, 1, INT_MAX)
-      .range("in_features", args.w.cols, kVector, kThreads * kVector)
-      .multiple("in_features", args.w.cols, kVector);
+void launch_bf16(const LinearHeldArgs& args, cudaStream_t stream) {
   const Cut c = cut(args.w.rows, args.w.cols);
   const LinearHeldParams p{.w = args.w.bf16(),
                            .x = args.x,
@@ -151,6 +143,59 @@ void linear_held(const LinearHeldArgs& args, cudaStream_t stream) {
   const int grid = ceil_div(args.w.rows, c.groups * c.rows_of_group);
   SPARROW_CUDA(
       hopper::launch_dependent(linear_held_kernel, {dim3(grid), c.groups * c.group_threads}, stream, p));
+}
+
+struct CellCut {
+  int cells_of_warp = 0, warps_of_rows = 0, groups = 0, grid = 0;
+};
+
+// Few cells to a warp if that makes one CTA for each SM at most, else more; none if even that does not.
+CellCut cell_cut(int out_features, int in_features) {
+  for (const int cells : {4, 8}) {
+    const int warps = ceil_div(in_features / kCellColumns, cells);
+    if (warps > kCellsHeldWarps) continue;
+    const int groups = kCellsHeldWarps / warps, grid = ceil_div(out_features / kCellRows, groups);
+    if (grid <= kSms) return {cells, warps, groups, grid};
+  }
+  return {};
+}
+
+template <MatrixFormat kFormat>
+void launch_cells(const LinearHeldArgs& args, cudaStream_t stream) {
+  const CellCut c = cell_cut(args.w.rows, args.w.cols);
+  const CellsHeldParams p{.w = args.w.cells(),
+                          .x = args.x,
+                          .out = args.out,
+                          .out_features = args.w.rows,
+                          .in_features = args.w.cols,
+                          .warps_of_rows = c.warps_of_rows};
+  SPARROW_CUDA(hopper::launch_dependent(
+      c.cells_of_warp == 4 ? cells_held_kernel<kFormat, 4, 4> : cells_held_kernel<kFormat, 8, 4>,
+      {dim3(c.grid), c.groups * c.warps_of_rows * 32}, stream, p));
+}
+
+}  // namespace
+
+bool linear_held_fits(MatrixFormat format, int out_features, int in_features) {
+  return is_mx(format) ? cell_cut(out_features, in_features).grid > 0 : bf16_fits(out_features, in_features);
+}
+
+void linear_held(const LinearHeldArgs& args, cudaStream_t stream) {
+  const Arguments arguments("linear_held");
+  check_matrix(arguments, "w", args.w);
+  arguments.pointer("x", args.x).pointer("out", args.out).range("out_features", args.w.rows, 1, INT_MAX);
+  if (is_mx(args.w.format))
+    arguments.require("w", linear_held_fits(args.w.format, args.w.rows, args.w.cols),
+                      "must fit the registers");
+  else
+    arguments.range("in_features", args.w.cols, kVector, kThreads * kVector)
+        .multiple("in_features", args.w.cols, kVector);
+  if (args.w.format == MatrixFormat::kMxfp8)
+    launch_cells<MatrixFormat::kMxfp8>(args, stream);
+  else if (args.w.format == MatrixFormat::kMxfp4)
+    launch_cells<MatrixFormat::kMxfp4>(args, stream);
+  else
+    launch_bf16(args, stream);
 }
 
 }  // namespace sparrow::ops::cuda

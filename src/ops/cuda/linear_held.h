@@ -10,11 +10,11 @@
 
 namespace sparrow::ops::cuda {
 
-// Whether registers hold a matrix of this shape.
-bool linear_held_fits(int out_features, int in_features);
+// Whether registers hold a matrix of this shape and format.
+bool linear_held_fits(MatrixFormat format, int out_features, int in_features);
 
-// Pointers are 16-byte aligned, in_features is a multiple of 8 and at most 3072. f32 sums in an order that
-// depends on in_features alone, rounded once.
+// Pointers are 16-byte aligned. bf16: in_features is a multiple of 8 and at most 3072; cells: the matrix
+// fits. f32 sums in an order that depends on format and shape alone, rounded once.
 struct LinearHeldArgs {
   DeviceMatrix w;          // [out_features, in_features]
   const __nv_bfloat16* x;  // [in_features]
