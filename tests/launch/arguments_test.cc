@@ -172,6 +172,12 @@ TEST(LaunchArguments, LinearLayers) {
       {{[](auto& a) { a.w.values = nullptr; }, "linear_held: w must not be null"},
        {[](auto& a) { a.w.cols = 3136; }, "linear_held: in_features must be in [8, 3072], got 3136"},
        {[](auto& a) { a.w.cols = 100; }, "linear_held: in_features must be a multiple of 8, got 100"}});
+  refuses<LinearHeldArgs>(
+      {{MatrixFormat::kMxfp8, somewhere(), 16, 128}, somewhere(), somewhere()},
+      [](const auto& a) { linear_held(a, nullptr); },
+      {{[](auto& a) { a.w.rows = 24; }, "linear_held: w must be a multiple of 16, got 24"},
+       {[](auto& a) { a.w.cols = 96; }, "linear_held: w must be a multiple of 64, got 96"},
+       {[](auto& a) { a.w.cols = 6208; }, "linear_held: w must fit the registers"}});
 }
 
 // What a product is timed with must be able to run it: a vocabulary may have any size.
@@ -225,6 +231,10 @@ TEST(LaunchArguments, ExpertsOfFewRowsTakeFewRows) {
   m.args.rows = 9;
   EXPECT_DEATH(moe_one_launch(m.shape, m.args, nullptr),
                HasSubstr("moe_one_launch: rows must be in [1, 8], got 9"));
+  m.args.rows = 1, m.args.gate_up.format = MatrixFormat::kMxfp8;
+  EXPECT_DEATH(moe_one_launch(m.shape, m.args, nullptr),
+               HasSubstr("moe_one_launch: down must have the format of gate_up"));
+  m.args.gate_up.format = MatrixFormat::kBF16;
   m.args.rows = 40, m.shape.top_k = 8;
   EXPECT_DEATH(moe_few(m.shape, m.args, nullptr),
                HasSubstr("moe_few: rows * top_k must be in [1, 256], got 320"));

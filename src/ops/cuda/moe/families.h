@@ -16,6 +16,7 @@ void moe_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, un
 // The one launch takes up to 8 rows and pays up to kMoeOneLaunchRows: 21.7 us against 24.6 for one row of
 // M3's rank, 35.5 against 38.2 for two, but 60.8 against 60.4 for four.
 inline constexpr int kMoeOneLaunchRows = 2;
+bool moe_one_launch_fits(const MoeShape& shape, const MoeArgs& args);
 bool moe_one_launch_pays(const MoeShape& shape, const MoeArgs& args);
 void moe_one_launch(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream);
 // A dense MLP of at most kLinearSmallRows rows.

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+// experts_few.cuh with weights that lie as cells: the same one launch, in which latency counts for more than
+// bytes. So it differs in what comes how.
+//
+// Rows of x stay in shared memory as a whole, hidden rows likewise; the ring's pieces are weights alone, one
+// plain copy each. Hidden rows come by plain loads, which are back sooner than copies. A CTA has one or two
+// runs of the second product, a warp one of them for one expert.
+//
+// Weights are M of mma.sync, tokens N. Products are summed in the order of stream_cells.cuh and
+// down_cells.cuh, which take over where rows are more.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "ops/cuda/moe/few/experts_cells_feed.cuh"
+#include "ops/cuda/moe/fragments.cuh"
+#include "ops/cuda/mx/multiply.cuh"
+#include "sm90/ptx.cuh"
+
+namespace sparrow::ops::cuda {
+
+// Cells `stride` apart times the columns of the tokens that belong to them; `x` is where this lane's row
+// begins. One cell after the other: with two or three at once the code is longer, and all of it slower.
+template <MatrixFormat kFormat, int kChains>
+__device__ __forceinline__ void multiply_cells(float (&sums)[kChains][4], uint32_t cell, uint32_t x,
+                                               int count, int stride) {
+#pragma unroll 1
+  for (; count > 0; --count) {
+    LaneCell<kFormat> w;
+    CellTokens tokens;
+    w.load(cell), tokens.load(x);
+    multiply_cell(sums, w, tokens);
+    cell += stride * cell_bytes(kFormat), x += stride * kCellColumns * 2;
+  }
+}
+
+template <typename T>
+struct CellsConsumer {
+  const ExpertsCellsParams& p;
+  typename T::Smem& smem;
+  CellsSlab slab;
+  PieceRingReader<typename T::Ring> ring;
+
+  __device__ __forceinline__ uint32_t smem_at(int offset) const {
+    return hopper::smem_address(&smem) + offset;
+  }
+  __device__ __forceinline__ float4 unit_sums(int token, int row) const {
+    float4 sum = {};
+#pragma unroll
+    for (int w = 0; w < T::kConsumers; ++w)
+      sum = add(sum, *reinterpret_cast<const float4*>(&smem.sums.unit[w][token][row]));
+    return sum;
+  }
+
+  // Four channels of a token for each thread.
+  __device__ __forceinline__ void store_hidden(const CellsUnit& u) {
+    const int token = threadIdx.x / 2, channel = threadIdx.x % 2 * 4;
+    if (token >= u.share.count) return;
+    const float4 gate = unit_sums(token, channel), up = unit_sums(token, channel + 8);
+    const __nv_bfloat162 packed[2] = {__floats2bfloat162_rn(swiglu(gate.x, up.x, p.alpha, p.limit, p.beta),
+                                                            swiglu(gate.y, up.y, p.alpha, p.limit, p.beta)),
+                                      __floats2bfloat162_rn(swiglu(gate.z, up.z, p.alpha, p.limit, p.beta),
+                                                            swiglu(gate.w, up.w, p.alpha, p.limit, p.beta))};
+    *reinterpret_cast<uint2*>(p.h + int64_t{u.share.first + token} * p.inter + u.run * 8 + channel) =
+        *reinterpret_cast<const uint2*>(packed);
+  }
+
+  __device__ __forceinline__ void gate_up(int pieces) {
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, cells = p.hidden / kCellColumns;
+    const int units = smem.route.num_shares * (2 * p.inter / kCellRows);
+    hopper::mbarrier_wait(&smem.x, 0);
+#pragma unroll 1
+    for (int unit = blockIdx.x; unit < units; unit += gridDim.x) {
+      const CellsUnit u = cells_unit(p, smem.route.shares, unit);
+      // Rows past the last token give sums that nobody takes.
+      const int row = smem.row[u.share.first + min(lane % 8, u.share.count - 1)];
+      const uint32_t x = smem_at(p.x_offset) + row * T::token_bytes(p.hidden);
+      float sums[1][4] = {};
+#pragma unroll 1
+      for (int piece = 0; piece < pieces; ++piece) {
+        const uint32_t tile = smem_at(p.ring_offset) + ring.wait();
+        // A warp has every eighth cell of the row, wherever pieces end.
+        const int first = piece * T::kPieceCells, here = min(T::kPieceCells, cells - first);
+        multiply_cells<T::kFormat>(sums, tile + warp * T::kCellBytes, x + (first + warp) * (kCellColumns * 2),
+                                   (here - warp + T::kConsumers - 1) / T::kConsumers, T::kConsumers);
+        ring.done();
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i)
+        smem.sums.unit[warp][lane % 4 * 2 + i % 2][lane / 4 + i / 2 * 8] = sums[0][i];
+      hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
+      store_hidden(u);
+      hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
+    }
+    if (threadIdx.x == 0) GridBarrier{p.barrier}.arrive();
+  }
+
+  // All hidden rows to shared memory, when all CTAs have stored theirs.
+  __device__ __forceinline__ void take_hidden(uint32_t phase) {
+    const int vectors = p.inter / 8, all = p.rows * (p.top_k + 1) * vectors;
+    if (threadIdx.x == 0) GridBarrier{p.barrier}.wait(phase);
+    hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
+#pragma unroll 1
+    for (int i = threadIdx.x; i < all; i += T::kConsumers * 32) {
+      const int place = i / vectors;
+      hopper::store_shared(smem_at(p.h_offset) + place * T::token_bytes(p.inter) + (i - place * vectors) * 16,
+                           __ldcg(reinterpret_cast<const uint4*>(p.h) + i));
+    }
+    hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
+  }
+
+  // A run of one share at a time for each warp, in turn over shares and runs. Only the additions to a row's
+  // sums wait for each other.
+  __device__ __forceinline__ void down() {
+    const int shares = smem.route.num_shares, cells = p.inter / kCellColumns, lane = threadIdx.x % 32;
+    int run = threadIdx.x / 32;  // this warp's, if it is one of the CTA's
+#pragma unroll 1
+    for (int share = 0; share < shares; ++share) {
+      const bool held = share + 1 == shares;
+      const FewShare s = smem.route.shares[share];
+      uint32_t at = smem_at(T::kHeldOffset);
+      if (held)
+        hopper::mbarrier_wait(&smem.held, 0);
+      else
+        at = smem_at(p.ring_offset) + ring.wait();
+      if (run < slab.runs) {
+        const int place = s.first + min(lane % 8, s.count - 1);
+        float sums[2][4] = {};  // two chains: half the wait
+        multiply_cells<T::kFormat>(sums, at + run * cells * T::kCellBytes,
+                                   smem_at(p.h_offset) + place * T::token_bytes(p.inter), cells, 1);
+        add_in_turn(sums, s, run, share);
+        if (held) store_out(run);
+      }
+      if (!held) ring.done();
+      run -= slab.runs;
+      if (run < 0) run += T::kConsumers;
+    }
+  }
+
+  // After the warp that had the share before for this run, whichever it was.
+  __device__ __forceinline__ void add_in_turn(const float (&sums)[2][4], const FewShare& s, int run,
+                                              int share) {
+    const int lane = threadIdx.x % 32;
+    volatile int32_t* added = &smem.added[run];
+    while (*added != share) continue;
+    __threadfence_block();
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int token = lane % 4 * 2 + i % 2, place = s.first + token;
+      if (token >= s.count) continue;
+      smem.sums.out[smem.row[place]][run * kCellRows + lane / 4 + i / 2 * 8] +=
+          smem.factor[place] * (sums[0][i] + sums[1][i]);
+    }
+    __threadfence_block();
+    __syncwarp();
+    if (lane == 0) *added = share + 1;
+  }
+
+  // Eight channels of a row for each lane.
+  __device__ __forceinline__ void store_out(int run) {
+    const int row = threadIdx.x % 32 / 2, channel = run * kCellRows + threadIdx.x % 2 * 8;
+    if (row >= p.rows) return;
+    const auto* sum = reinterpret_cast<const float4*>(&smem.sums.out[row][channel]);
+    const float4 low = sum[0], high = sum[1];
+    const __nv_bfloat162 packed[4] = {
+        __floats2bfloat162_rn(low.x, low.y), __floats2bfloat162_rn(low.z, low.w),
+        __floats2bfloat162_rn(high.x, high.y), __floats2bfloat162_rn(high.z, high.w)};
+    *reinterpret_cast<uint4*>(p.out + int64_t{row} * p.hidden + slab.first * kCellRows + channel) =
+        *reinterpret_cast<const uint4*>(packed);
+  }
+};
+
+template <typename T>
+__device__ __forceinline__ void init_cells(typename T::Smem& smem) {
+  const int i = threadIdx.x;
+  if (i < T::Ring::kSlots) {
+    hopper::mbarrier_init(&smem.ring.full[i], 1);
+    hopper::mbarrier_init(&smem.ring.empty[i], T::kConsumers);
+  }
+  if (i == T::Ring::kSlots) hopper::mbarrier_init(&smem.held, 1), hopper::mbarrier_init(&smem.x, 1);
+  if (i < T::kMaxRuns) smem.added[i] = 0;
+  hopper::mbarrier_init_fence();
+  __syncthreads();
+}
+
+template <typename T>
+static __global__ void __launch_bounds__(T::kThreads, T::kCtasPerSm)
+    experts_cells_kernel(const __grid_constant__ ExpertsCellsParams p) {
+  extern __shared__ __align__(128) uint8_t smem_bytes[];
+  auto& smem = *reinterpret_cast<typename T::Smem*>(smem_bytes);
+  const CellsSlab slab = cells_slab(p);
+  const int pieces = (p.hidden / kCellColumns + T::kPieceCells - 1) / T::kPieceCells,
+            pairs = p.rows * p.top_k;
+  const bool produces = threadIdx.x / 32 == T::kConsumers;
+  init_cells<T>(smem);
+  CellsProducer<T> producer{p, smem, slab, {smem.ring, p.ring_bytes}};
+  CellsConsumer<T> consumer{p, smem, slab, {smem.ring}};
+  if (produces) producer.start_early(pieces);
+  hopper::wait_for_previous_kernel();
+  const uint32_t phase = threadIdx.x == 0 ? GridBarrier{p.barrier}.phase() : 0;
+  if (produces) producer.load_x();
+  route_few(smem.route, p.ids, p.rows, p.num_experts, p.top_k);
+  if (produces) {
+    producer.gate_up(pieces);
+    hopper::let_next_kernel_start();
+    if (slab.runs > 0) producer.down();
+    return;
+  }
+  for (int i = threadIdx.x; i < pairs + p.rows; i += T::kConsumers * 32) {
+    if (i >= smem.route.num_routed && i < pairs) continue;
+    const int pair = smem.route.pair_at[i];
+    smem.row[i] = static_cast<int16_t>(row_of_pair(pair, pairs, p.top_k));
+    smem.factor[i] = pair < pairs ? p.weights[pair] * p.scaling : 1.0f;
+  }
+  hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
+  consumer.gate_up(pieces);
+  // Not earlier: kernels behind this one would take part of the bandwidth.
+  hopper::let_next_kernel_start();
+  if (slab.runs == 0) return;
+  for (int i = threadIdx.x; i < p.rows * T::kMaxRuns * kCellRows; i += T::kConsumers * 32)
+    smem.sums.out[i / (T::kMaxRuns * kCellRows)][i % (T::kMaxRuns * kCellRows)] = 0;
+  consumer.take_hidden(phase);
+  consumer.down();
+}
+
+}  // namespace sparrow::ops::cuda
