@@ -37,6 +37,15 @@ __device__ __forceinline__ void mbarrier_arrive(uint64_t* bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(smem_address(bar)) : "memory");
 }
 
+// The same without a branch.
+__device__ __forceinline__ void mbarrier_arrive_if(bool arrives, uint64_t* bar) {
+  asm volatile(
+      "{\n .reg .pred p;\n setp.ne.u32 p, %1, 0;\n"
+      " @p mbarrier.arrive.shared::cta.b64 _, [%0];\n}" ::"r"(smem_address(bar)),
+      "r"(static_cast<uint32_t>(arrives))
+      : "memory");
+}
+
 __device__ __forceinline__ void mbarrier_arrive_many(uint64_t* bar, uint32_t count) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(smem_address(bar)), "r"(count)
                : "memory");

@@ -17,18 +17,27 @@ Encode find_encode() {
                                                                       : nullptr;
 }
 
+CUtensorMapDataType data_type(Element element) {
+  switch (element) {
+    case Element::kBF16:
+      return CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
+    case Element::kU64:
+      return CU_TENSOR_MAP_DATA_TYPE_UINT64;
+    default:
+      return CU_TENSOR_MAP_DATA_TYPE_UINT8;
+  }
+}
+
 }  // namespace
 
 cudaError_t make_tensor_map(const TensorView& view, CUtensorMap* map) {
   static const Encode encode = find_encode();
   if (encode == nullptr) return cudaErrorNotSupported;
-  const bool bf16 = view.element == Element::kBF16;
   const cuuint32_t steps[5] = {1, 1, 1, 1, 1};
   // Promotion makes the L2 fetch more than was asked for; a stream of whole boxes lost 10% of its bandwidth
   // to it (H200).
-  const CUresult result = encode(map, bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_UINT8,
-                                 view.rank, const_cast<void*>(view.data), view.extents, view.strides,
-                                 view.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+  const CUresult result = encode(map, data_type(view.element), view.rank, const_cast<void*>(view.data),
+                                 view.extents, view.strides, view.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                  view.swizzle ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
                                  CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   return result == CUDA_SUCCESS ? cudaSuccess : cudaErrorInvalidValue;

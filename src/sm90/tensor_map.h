@@ -10,10 +10,10 @@
 
 namespace hopper {
 
-enum class Element : uint8_t { kBF16, kE4M3 };
+enum class Element : uint8_t { kBF16, kE4M3, kU64 };
 
 inline constexpr int element_bytes(Element e) {
-  return e == Element::kBF16 ? 2 : 1;
+  return e == Element::kU64 ? 8 : e == Element::kBF16 ? 2 : 1;
 }
 
 // A row-major matrix cut into boxes. With the 128-byte swizzle a box row is at most 128 bytes; in shared

@@ -35,6 +35,12 @@ __device__ __forceinline__ void wgmma_pin(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+// The same for A fragments: what writes them stays before the fence that follows.
+__device__ __forceinline__ void wgmma_pin(uint32_t (&a)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; ++i) asm volatile("" : "+r"(a[i])::"memory");
+}
+
 // Descriptor of an operand tile in shared memory as the copy engine leaves it with the 128-byte swizzle: rows
 // of 128 bytes (64 bf16), groups of 8 rows 1024 bytes apart, base aligned to 1024. K-major (rows are M or N):
 // the next 16 columns are at +32 bytes. MN-major (rows are K, `transposed` below): the next 16 rows are at
@@ -119,8 +125,18 @@ __device__ __forceinline__ void wgmma(float (&d)[kN / 2], uint64_t a_tile, uint6
 template <int kN, int kTransposed = 0>
 __device__ __forceinline__ void wgmma(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b_tile,
                                       int accumulate) {
-  static_assert(kN == 128 || kN == 192, "the table has no product of this width");
+  static_assert((kN % 16 == 0 && kN >= 16 && kN <= 160) || kN == 192,
+                "the table has no product of this width");
+  if constexpr (kN == 16) SPARROW_WGMMA_REGISTERS("bf16.bf16", 16, 8, 9, 10, 11, 12, 13, 14);
+  if constexpr (kN == 32) SPARROW_WGMMA_REGISTERS("bf16.bf16", 32, 16, 17, 18, 19, 20, 21, 22);
+  if constexpr (kN == 48) SPARROW_WGMMA_REGISTERS("bf16.bf16", 48, 24, 25, 26, 27, 28, 29, 30);
+  if constexpr (kN == 64) SPARROW_WGMMA_REGISTERS("bf16.bf16", 64, 32, 33, 34, 35, 36, 37, 38);
+  if constexpr (kN == 80) SPARROW_WGMMA_REGISTERS("bf16.bf16", 80, 40, 41, 42, 43, 44, 45, 46);
+  if constexpr (kN == 96) SPARROW_WGMMA_REGISTERS("bf16.bf16", 96, 48, 49, 50, 51, 52, 53, 54);
+  if constexpr (kN == 112) SPARROW_WGMMA_REGISTERS("bf16.bf16", 112, 56, 57, 58, 59, 60, 61, 62);
   if constexpr (kN == 128) SPARROW_WGMMA_REGISTERS("bf16.bf16", 128, 64, 65, 66, 67, 68, 69, 70);
+  if constexpr (kN == 144) SPARROW_WGMMA_REGISTERS("bf16.bf16", 144, 72, 73, 74, 75, 76, 77, 78);
+  if constexpr (kN == 160) SPARROW_WGMMA_REGISTERS("bf16.bf16", 160, 80, 81, 82, 83, 84, 85, 86);
   if constexpr (kN == 192) SPARROW_WGMMA_REGISTERS("bf16.bf16", 192, 96, 97, 98, 99, 100, 101, 102);
 }
 
