@@ -52,10 +52,11 @@ inline constexpr int64_t kMoeBarrierBytes = 256;
 struct Share {
   int32_t expert, first, count;
 };
-inline constexpr int kMaxShareTokens = 160;
+// Its most places: kernels for cells take fewer (moe/many/products.h).
+inline constexpr int kMaxShareTokens = 160, kMinShareTokens = 48;
 
 constexpr int max_moe_shares(int rows, int num_experts, int top_k) {
-  return num_experts + 1 + rows * (top_k + 1) / kMaxShareTokens;
+  return num_experts + 1 + rows * (top_k + 1) / kMinShareTokens;
 }
 
 // Where things lie in the workspace of many rows, in bytes.

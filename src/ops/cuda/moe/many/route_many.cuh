@@ -18,25 +18,26 @@ struct RouteManyParams {
   Share* shares = nullptr;       // the shared expert's (the widest), then ascending by expert
   int32_t* num_shares = nullptr;
   int rows = 0, num_experts = 0, top_k = 0;
+  int share_tokens = 0;  // at most
 };
 
 struct RouteMany {
   static constexpr int kCluster = 8, kThreads = 1024, kMaxExperts = cuda::kMaxExperts, kLoads = 4;
-  static constexpr int kTokens = kMaxShareTokens;  // of a tile at most
-  static constexpr int kStep = 16;                 // of its width
+  static constexpr int kStep = 16;  // of a tile's width
   struct Smem {
     int32_t count[kMaxExperts];                                           // of this CTA's pairs
     int32_t total[kMaxExperts], before[kMaxExperts], begin[kMaxExperts];  // before: in CTAs of lower rank
   };
 };
 
-// Even tiles of at most kTokens. Even, although fewer columns would go to waste otherwise: CTAs with the same
-// weights then stay together, and one of them finds in the L2 what the other has fetched.
-__device__ __forceinline__ int tiles_of(int count) {
-  return (count + RouteMany::kTokens - 1) / RouteMany::kTokens;
+// Even tiles of at most share_tokens. Even, although fewer columns would go to waste otherwise: CTAs with the
+// same weights then stay together, and one of them finds in the L2 what the other has fetched.
+__device__ __forceinline__ int tiles_of(const RouteManyParams& p, int count) {
+  return (count + p.share_tokens - 1) / p.share_tokens;
 }
-__device__ __forceinline__ Share tile_of(int expert, int begin, int count, int tile) {
-  const int tiles = tiles_of(count), size = (count + tiles - 1) / tiles;
+__device__ __forceinline__ Share tile_of(const RouteManyParams& p, int expert, int begin, int count,
+                                         int tile) {
+  const int tiles = tiles_of(p, count), size = (count + tiles - 1) / tiles;
   return {expert, begin + tile * size, min(size, count - tile * size)};
 }
 
@@ -68,7 +69,7 @@ __device__ __forceinline__ void list_tiles(const RouteManyParams& p, RouteMany::
   int places = 0, tiles = 0;
   for (int i = 0; i < kPerLane; ++i) {
     const int count = smem.total[lane * kPerLane + i];
-    places += count, tiles += tiles_of(count);
+    places += count, tiles += tiles_of(p, count);
   }
   int place = places, tile = tiles;
 #pragma unroll
@@ -77,17 +78,17 @@ __device__ __forceinline__ void list_tiles(const RouteManyParams& p, RouteMany::
     const int b = __shfl_up_sync(0xffffffff, tile, distance);
     if (lane >= distance) place += a, tile += b;
   }
-  const int routed_tiles = __shfl_sync(0xffffffff, tile, 31), shared_tiles = tiles_of(p.rows);
+  const int routed_tiles = __shfl_sync(0xffffffff, tile, 31), shared_tiles = tiles_of(p, p.rows);
   place -= places, tile += shared_tiles - tiles;
   for (int i = 0; i < kPerLane; ++i) {
     const int e = lane * kPerLane + i, count = smem.total[e];
     smem.begin[e] = place + smem.before[e];
-    for (int t = 0; t < tiles_of(count) && blockIdx.x == 0; ++t)
-      p.shares[tile++] = tile_of(e, place, count, t);
+    for (int t = 0; t < tiles_of(p, count) && blockIdx.x == 0; ++t)
+      p.shares[tile++] = tile_of(p, e, place, count, t);
     place += count;
   }
   if (blockIdx.x != 0) return;
-  for (int t = lane; t < shared_tiles; t += 32) p.shares[t] = tile_of(p.num_experts, pairs, p.rows, t);
+  for (int t = lane; t < shared_tiles; t += 32) p.shares[t] = tile_of(p, p.num_experts, pairs, p.rows, t);
   if (lane == 0) *p.num_shares = routed_tiles + shared_tiles;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of many rows on wgmma: tiles of 256 weight rows (M) by up to 160 tokens of one expert (N),
-// persistent CTAs. Weights are M so that a tile is as wide as its tokens are many, in steps of 16: an expert
-// with 270 rows costs 288.
+// Products of many rows on wgmma: tiles of 256 weight rows (M) by up to 160 tokens of one expert (N; cells:
+// 144), persistent CTAs. Weights are M so that a tile is as wide as its tokens are many, in steps of 16: an
+// expert with 270 rows costs 288.
 //
 // A producer warpgroup fills a ring: weights by the copy engine; tokens by the copy engine where they lie in
 // sorted order (hidden rows), by 16-byte copies of 128 threads where they are gathered (x), so that a
@@ -12,8 +12,12 @@
 
 #include <cuda_bf16.h>
 
+#include <algorithm>
+
 #include "ops/cuda/moe/fragments.cuh"
+#include "ops/cuda/moe/many/products.h"
 #include "ops/cuda/moe/many/route_many.cuh"
+#include "ops/cuda/moe/many/tile_multiply.cuh"
 #include "sm90/memory.cuh"
 #include "sm90/mma.cuh"
 #include "sm90/ptx.cuh"
@@ -21,40 +25,50 @@
 
 namespace sparrow::ops::cuda {
 
-struct TileParams {
-  CUtensorMap w;       // [experts * out_rows, columns] in boxes of 128 rows by 64 columns
-  CUtensorMap tokens;  // [places, columns] in boxes of 16 rows by 64 columns, second product only
-  const __nv_bfloat16* x = nullptr;  // [rows, columns], first product only
-  const int32_t* row_at = nullptr;   // place -> row of x
-  const Share* shares = nullptr;
-  const int32_t* num_shares = nullptr;
-  __nv_bfloat16* out = nullptr;  // [places, out_columns]
-  int columns = 0, out_rows = 0, out_columns = 0;
-  float alpha = 0, limit = 0, beta = 0;
-};
+// Calls visit.operator()<width> with the first of the widths that takes so many tokens.
+template <int kWidth, int... kMore, typename Visit>
+__device__ __forceinline__ void visit_width(int tokens, const Visit& visit) {
+  if constexpr (sizeof...(kMore) > 0)
+    if (tokens > kWidth) return visit_width<kMore...>(tokens, visit);
+  visit.template operator()<kWidth>();
+}
 
-template <bool kFirst_>
+// Tiles of these widths (tokens), which ascend.
+template <bool kFirst_, MatrixFormat kFormat_, bool kSmallAhead_, int... kWidths>
 struct TileTraits {
   static constexpr bool kFirst = kFirst_;  // gate and up: gathered rows in, activation out
-  static constexpr int kRows = 256, kHalf = kRows / 2, kTokens = RouteMany::kTokens, kStep = RouteMany::kStep,
-                       kDepth = 64;
-  static constexpr int kStages = 4, kGroup = 128, kThreads = 3 * kGroup;
-  static constexpr int kTransposes = 4;  // buffers of a warp, in turn
-  static constexpr int kProducerRegisters = 56, kConsumerRegisters = 224;
-  static_assert(kProducerRegisters + 2 * kConsumerRegisters <= 504 && kTokens <= 160);
+  static constexpr MatrixFormat kFormat = kFormat_;
+  static constexpr bool kSmallAhead = kSmallAhead_;  // which tiles are ahead: see tile_consume()
+  static constexpr int kRows = 256, kHalf = kRows / 2;
+  static constexpr int kTokens = std::max({kWidths...}), kStep = RouteMany::kStep, kDepth = 64;
+  static constexpr int kGroup = 128, kThreads = 3 * kGroup;
+  static constexpr int kTransposes = is_mx(kFormat) ? 2 : 4;  // buffers of a warp, in turn
+  static constexpr int kProducerRegisters = is_mx(kFormat) ? 40 : 56;
+  static constexpr int kConsumerRegisters = is_mx(kFormat) ? 232 : 224;
+  static_assert(kProducerRegisters + 2 * kConsumerRegisters <= 504);
+  static constexpr int kBoxBytes = kHalf / kCellRows * kStageCellBytes<kFormat>;
+  static constexpr int kTokenBytes = kTokens * kDepth * 2, kTransposeBytes = 8 * kTransposes * 512;
+  // As many stages as there is room for: all of them are on their way.
+  static constexpr int kStages = (227 * 1024 - 1024 - kTransposeBytes) / (2 * kBoxBytes + kTokenBytes + 16);
   struct Smem {
-    uint8_t w[kStages][kRows * kDepth * 2];
-    uint8_t x[kStages][kTokens * kDepth * 2];
+    uint8_t x[kStages][kTokenBytes];
+    uint8_t w[kStages][2][kBoxBytes];
     uint8_t transpose[8][kTransposes][512];  // of each consumer warp
     uint64_t full[kStages], empty[kStages];
   };
   static constexpr int kSmemBytes = sizeof(Smem) + 1024;  // the swizzle wants 1024-byte alignment
+  static_assert(kSmemBytes <= 227 * 1024);
+
+  template <typename Visit>
+  static __device__ __forceinline__ void with_width(int tokens, const Visit& visit) {
+    visit_width<kWidths...>(tokens, visit);
+  }
 };
 
 // What a CTA does next: some weight rows of one expert times one share of its tokens.
 struct TileWork {
   Share share;
-  int first_row, rows, width;  // width: tokens in whole steps
+  int first_row, rows;
 };
 
 // The tiles in the order in which they are dealt to the CTAs. Where the last round would leave half of the
@@ -73,14 +87,23 @@ struct TileList {
     const int half = item - whole, tile = half < 0 ? item : whole + half / 2;
     const Share share = p.shares[tile / m_tiles];
     const int first_row = tile % m_tiles * T::kRows + (half < 0 ? 0 : half % 2 * T::kHalf);
-    return {share, first_row, half < 0 ? T::kRows : T::kHalf,
-            (share.count + T::kStep - 1) / T::kStep * T::kStep};
+    return {share, first_row, half < 0 ? T::kRows : T::kHalf};
   }
 };
 
+// A box of weights: 128 rows by 64 columns.
+template <MatrixFormat kFormat>
+__device__ __forceinline__ void load_weights(const TileParams& p, void* to, uint64_t* full, int column,
+                                             int row) {
+  if constexpr (is_mx(kFormat))
+    hopper::tma_load_2d(to, &p.w, full, column / kCellColumns * (cell_bytes(kFormat) / 8), row / kCellRows);
+  else
+    hopper::tma_load_2d(to, &p.w, full, column, row);
+}
+
 template <typename T>
 __device__ __forceinline__ void tile_produce(const TileParams& p, typename T::Smem& smem) {
-  constexpr int kCopies = T::kTokens / 16;
+  constexpr int kCopies = T::kTokens / T::kStep;
   const int thread = threadIdx.x % T::kGroup, chunk = thread % 8;
   const uint32_t x = hopper::smem_address(smem.x[0]) + thread / 8 * 128 + ((chunk ^ (thread / 8 % 8)) << 4);
   const TileList<T> list(p);
@@ -88,35 +111,36 @@ __device__ __forceinline__ void tile_produce(const TileParams& p, typename T::Sm
   for (int item = blockIdx.x; item < list.items; item += gridDim.x) {
     const TileWork work = list(p, item);
     if (work.first_row >= p.out_rows) continue;
-    const int w_row = work.share.expert * p.out_rows + work.first_row, steps = work.width / T::kStep;
-    const __nv_bfloat16* source[kCopies];
+    const int w_row = work.share.expert * p.out_rows + work.first_row;
+    const int steps = (work.share.count + T::kStep - 1) / T::kStep;
+    uint32_t source[kCopies];  // in chunks of 16 bytes
     if constexpr (T::kFirst) {
       // Places past the share repeat its last row: their columns are never stored.
 #pragma unroll
       for (int i = 0; i < kCopies; ++i) {
-        const int place = work.share.first + min(i * 16 + thread / 8, work.share.count - 1);
-        source[i] = p.x + int64_t{p.row_at[place]} * p.columns + chunk * 8;
+        const int place = work.share.first + min(i * T::kStep + thread / 8, work.share.count - 1);
+        source[i] = static_cast<uint32_t>(p.row_at[place]) * (p.columns / 8) + chunk;
       }
     }
     for (int k = 0; k < p.columns; k += T::kDepth) {
       uint64_t* full = &smem.full[stage];
       if (T::kFirst || thread == 0) hopper::mbarrier_wait(&smem.empty[stage], parity);
       if (thread == 0) {
-        constexpr int kRowBytes = T::kDepth * 2, kBoxBytes = T::kStep * kRowBytes;
-        hopper::mbarrier_arrive_expect(full, work.rows * kRowBytes + (T::kFirst ? 0 : steps * kBoxBytes));
-        hopper::tma_load_2d(smem.w[stage], &p.w, full, k, w_row);
-        if (work.rows > T::kHalf)
-          hopper::tma_load_2d(smem.w[stage] + T::kHalf * kRowBytes, &p.w, full, k, w_row + T::kHalf);
+        constexpr int kTokenBoxBytes = T::kStep * T::kDepth * 2;
+        const int boxes = work.rows / T::kHalf;
+        hopper::mbarrier_arrive_expect(full, boxes * T::kBoxBytes + (T::kFirst ? 0 : steps * kTokenBoxBytes));
+        for (int b = 0; b < boxes; ++b)
+          load_weights<T::kFormat>(p, smem.w[stage][b], full, k, w_row + b * T::kHalf);
         if constexpr (!T::kFirst)
           for (int b = 0; b < steps; ++b)
-            hopper::tma_load_2d(smem.x[stage] + b * kBoxBytes, &p.tokens, full, k,
+            hopper::tma_load_2d(smem.x[stage] + b * kTokenBoxBytes, &p.tokens, full, k,
                                 work.share.first + b * T::kStep);
       }
       if constexpr (T::kFirst) {
+        const auto* chunks = reinterpret_cast<const uint4*>(p.x) + k / 8;
 #pragma unroll
         for (int i = 0; i < kCopies; ++i)
-          if (i < steps)
-            hopper::copy_16(x + stage * static_cast<int>(sizeof(smem.x[0])) + i * 2048, source[i] + k);
+          if (i < steps) hopper::copy_16(x + stage * T::kTokenBytes + i * 2048, chunks + source[i]);
         hopper::mbarrier_arrive_after_copies(full);
       }
       if (++stage == T::kStages) stage = 0, parity ^= 1;
@@ -182,66 +206,29 @@ template <typename T, int kN, int kBlocks>
 __device__ __forceinline__ void tile_consume(const TileParams& p, typename T::Smem& smem,
                                              const TileWork& work, int& stage, int& parity) {
   // Large tiles queue a stage's products before they wait for those of the stage before. Small ones wait for
-  // memory: they give each stage back at once.
-  constexpr bool kAhead = kN > 64 && kBlocks == 2;
+  // memory: they give each stage back at once. Small tiles of cells wait for products more than for memory.
+  constexpr bool kAhead = kBlocks == 2 && (T::kSmallAhead ? kN <= 48 : kN > 64);
   const int group = threadIdx.x / T::kGroup, lane = threadIdx.x % 32;
-  float d[kBlocks][kN / 2];
-#pragma unroll
-  for (int i = 0; i < kBlocks * kN / 2; ++i) d[i / (kN / 2)][i % (kN / 2)] = 0;
+  Products<T::kFormat, kN, kBlocks> products;
+  products.clear();
   uint64_t* previous = nullptr;
   for (int k = 0; k < p.columns; k += T::kDepth) {
     hopper::mbarrier_wait(&smem.full[stage], parity);
     if constexpr (T::kFirst) hopper::fence_async_shared();  // the gathered rows are ordinary copies
-    const uint64_t a = hopper::wgmma_descriptor(smem.w[stage] + group * kBlocks * 64 * 128);
-    const uint64_t b = hopper::wgmma_descriptor(smem.x[stage]);
-    hopper::wgmma_fence();
-#pragma unroll
-    for (int s = 0; s < T::kDepth / 16; ++s)
-#pragma unroll
-      for (int m = 0; m < kBlocks; ++m) hopper::wgmma<kN>(d[m], a + s * 2 + m * 64 * 128 / 16, b + s * 2, 1);
-    hopper::wgmma_commit();
-    if constexpr (kAhead) {
-      hopper::wgmma_wait<1>();
-      if (k > 0 && lane == 0) hopper::mbarrier_arrive(previous);
-    } else {
-      hopper::wgmma_wait<0>();
-      if (lane == 0) hopper::mbarrier_arrive(&smem.empty[stage]);
-    }
+    products.multiply(smem.w[stage][0] + group * kBlocks * 4 * kStageCellBytes<T::kFormat>,
+                      hopper::wgmma_descriptor(smem.x[stage]), [&] {
+                        if (kAhead && k > 0 && lane == 0) hopper::mbarrier_arrive(previous);
+                      });
     previous = &smem.empty[stage];
+    if constexpr (!kAhead) {
+      hopper::wgmma_wait<0>();
+      if (lane == 0) hopper::mbarrier_arrive(previous);
+    }
     if (++stage == T::kStages) stage = 0, parity ^= 1;
   }
-  hopper::wgmma_wait<0>();
-#pragma unroll
-  for (int m = 0; m < kBlocks; ++m) hopper::wgmma_pin(d[m]);
+  products.finish();
   if (kAhead && lane == 0) hopper::mbarrier_arrive(previous);
-  tile_store<T, kN, kBlocks>(p, smem, d, work.share, work.first_row + group * kBlocks * 64);
-}
-
-template <typename T, int kBlocks>
-__device__ __forceinline__ void tile_consume_width(const TileParams& p, typename T::Smem& smem,
-                                                   const TileWork& work, int& stage, int& parity) {
-  switch (work.width / T::kStep) {
-    case 1:
-      return tile_consume<T, 16, kBlocks>(p, smem, work, stage, parity);
-    case 2:
-      return tile_consume<T, 32, kBlocks>(p, smem, work, stage, parity);
-    case 3:
-      return tile_consume<T, 48, kBlocks>(p, smem, work, stage, parity);
-    case 4:
-      return tile_consume<T, 64, kBlocks>(p, smem, work, stage, parity);
-    case 5:
-      return tile_consume<T, 80, kBlocks>(p, smem, work, stage, parity);
-    case 6:
-      return tile_consume<T, 96, kBlocks>(p, smem, work, stage, parity);
-    case 7:
-      return tile_consume<T, 112, kBlocks>(p, smem, work, stage, parity);
-    case 8:
-      return tile_consume<T, 128, kBlocks>(p, smem, work, stage, parity);
-    case 9:
-      return tile_consume<T, 144, kBlocks>(p, smem, work, stage, parity);
-    default:
-      return tile_consume<T, 160, kBlocks>(p, smem, work, stage, parity);
-  }
+  tile_store<T, kN, kBlocks>(p, smem, products.d, work.share, work.first_row + group * kBlocks * 64);
 }
 
 template <typename T>
@@ -251,10 +238,12 @@ __device__ __forceinline__ void tile_consume_all(const TileParams& p, typename T
   for (int item = blockIdx.x; item < list.items; item += gridDim.x) {
     const TileWork work = list(p, item);
     if (work.first_row >= p.out_rows) continue;
-    if (work.rows > T::kHalf)
-      tile_consume_width<T, 2>(p, smem, work, stage, parity);
-    else
-      tile_consume_width<T, 1>(p, smem, work, stage, parity);
+    T::with_width(work.share.count, [&]<int kN>() {
+      if (work.rows > T::kHalf)
+        tile_consume<T, kN, 2>(p, smem, work, stage, parity);
+      else
+        tile_consume<T, kN, 1>(p, smem, work, stage, parity);
+    });
   }
 }
 

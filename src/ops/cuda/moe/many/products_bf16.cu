@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "ops/cuda/moe/many/products.cuh"
+
+namespace sparrow::ops::cuda {
+
+template void launch_product<MatrixFormat::kBF16, true>(const TileParams&, Tokens, int, cudaStream_t);
+template void launch_product<MatrixFormat::kBF16, false>(const TileParams&, Tokens, int, cudaStream_t);
+
+}  // namespace sparrow::ops::cuda
