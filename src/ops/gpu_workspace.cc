@@ -38,7 +38,10 @@ MoeManyLayout::MoeManyLayout(const MoeShape& shape, int rows) {
 }
 
 int64_t moe_few_workspace_bytes(const MoeShape& shape, int rows) {
-  return kMoeBarrierBytes + int64_t{rows} * (shape.top_k + 1) * shape.inter * kBf16;
+  const int pieces = (shape.inter + kHiddenPieceColumns - 1) / kHiddenPieceColumns;
+  // Pieces are rounded up to whole cells.
+  const int columns = shape.top_k == 0 ? shape.inter : shape.inter + pieces * (kColumnTile + kHiddenPieceGap);
+  return kMoeBarrierBytes + int64_t{rows} * (shape.top_k + 1) * columns * kBf16;
 }
 
 int64_t moe_many_workspace_bytes(const MoeShape& shape, int rows) {

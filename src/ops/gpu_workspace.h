@@ -66,6 +66,10 @@ struct MoeManyLayout {
   MoeManyLayout(const MoeShape& shape, int rows);
 };
 
+// Few rows with a quantised second matrix: hidden rows lie in pieces of so many columns at most, and so many
+// more are left free behind each.
+inline constexpr int kHiddenPieceColumns = 512, kHiddenPieceGap = 8;
+
 int64_t moe_few_workspace_bytes(const MoeShape& shape, int rows);
 int64_t moe_many_workspace_bytes(const MoeShape& shape, int rows);
 int64_t moe_workspace_bytes(const MoeShape& shape, int max_rows);

@@ -13,6 +13,13 @@
 namespace sparrow::ops::cuda {
 namespace {
 
+// As the second product wants it.
+HiddenLayout hidden_layout(const MoeShape& shape, const MoeArgs& args) {
+  if (!is_mx(args.down.format)) return {shape.inter, shape.inter, 0};
+  const int columns = down_depth(shape.inter, kHiddenPieceColumns), stride = columns + kHiddenPieceGap;
+  return {columns, stride, int64_t{args.rows} * (shape.top_k + 1) * stride};
+}
+
 StreamParams gate_up_params(const MoeShape& shape, const MoeArgs& args) {
   return {.ids = args.ids,
           .out = hidden_rows(args),
@@ -21,6 +28,7 @@ StreamParams gate_up_params(const MoeShape& shape, const MoeArgs& args) {
           .out_rows = 2 * shape.inter,
           .num_experts = shape.num_experts,
           .top_k = shape.top_k,
+          .hidden = hidden_layout(shape, args),
           .alpha = args.alpha,
           .limit = args.limit,
           .beta = args.beta};
@@ -67,7 +75,8 @@ void launch_down_cells(const MoeShape& shape, const MoeArgs& args, cudaStream_t 
                     .scaling = args.scaling};
   const int all_runs = shape.hidden / kCellRows;
   p.runs = (all_runs + num_sms() - 1) / num_sms();
-  p.cells = down_depth(shape.inter, T::kMaxCells * kCellColumns) / kCellColumns;
+  const HiddenLayout hidden = hidden_layout(shape, args);
+  p.cells = hidden.columns / kCellColumns, p.h_piece = hidden.piece;
   p.ring_offset = round_up(T::kSumsOffset + args.rows * T::sum_stride(p.runs) * 4, 128);
   constexpr int kSmemBytes = hopper::smem_share(1);
   p.ring_bytes = kSmemBytes - p.ring_offset;

@@ -27,13 +27,23 @@ enum class StreamJob : uint8_t {
   kLinearF32,
 };
 
+// How hidden rows lie between the two products: [piece][place][stride], a piece being some columns of all
+// rows. The second product of cells takes a share's rows of a piece by one copy, each 16 bytes longer than
+// its columns.
+struct HiddenLayout {
+  int columns = 0, stride = 0;  // of a row in a piece
+  int64_t piece = 0;            // all places of one
+};
+
 struct StreamParams {
   CUtensorMap w;                     // [experts * out_rows, columns] in boxes of a stage
   CUtensorMap tokens;                // [rows, columns] likewise, not routed only
   const __nv_bfloat16* x = nullptr;  // [rows, columns], routed only
   const int32_t* ids = nullptr;      // [rows, top_k], routed only
-  void* out = nullptr;  // gate and up: bf16 [places, out_rows / 2]; linear: [rows, out_rows], bf16 or f32
+  void* out = nullptr;  // gate and up: bf16 [places, out_rows / 2], routed: as `hidden` says; linear: [rows,
+                        // out_rows], bf16 or f32
   int rows = 0, columns = 0, out_rows = 0, num_experts = 0, top_k = 0;
+  HiddenLayout hidden;         // of the result, routed only
   int stages = 0, splits = 1;  // of the ring; CTAs of a cluster, which share a unit's columns
   float alpha = 0, limit = 0, beta = 0;
 };
@@ -215,6 +225,11 @@ __device__ __forceinline__ void stream_store(const StreamParams& p, const typena
   if constexpr (T::kSwiglu) {
     constexpr int kFours = T::kRows / 8;  // of hidden channels
     auto* out = static_cast<__nv_bfloat16*>(p.out);
+    int stride = p.out_rows / 2, column = u.first_row / 2;
+    if constexpr (T::kRouted) {  // a unit never lies in two pieces
+      out += column / p.hidden.columns * p.hidden.piece;
+      stride = p.hidden.stride, column %= p.hidden.columns;
+    }
     for (int i = first; i < u.tokens * kFours; i += step) {
       const int token = i / kFours, channel = i % kFours * 4, gate_row = channel / 8 * 16 + channel % 8;
       if (gate_row >= u.rows) continue;
@@ -223,7 +238,7 @@ __device__ __forceinline__ void stream_store(const StreamParams& p, const typena
       const float4 h = {
           swiglu(gate.x, up.x, p.alpha, p.limit, p.beta), swiglu(gate.y, up.y, p.alpha, p.limit, p.beta),
           swiglu(gate.z, up.z, p.alpha, p.limit, p.beta), swiglu(gate.w, up.w, p.alpha, p.limit, p.beta)};
-      store_bf16(out + int64_t{u.first_place + token} * (p.out_rows / 2) + u.first_row / 2 + channel, h);
+      store_bf16(out + int64_t{u.first_place + token} * stride + column + channel, h);
     }
   } else {
     constexpr int kFours = T::kRows / 4;

@@ -39,6 +39,7 @@ struct CellStreamTraits {
   static constexpr int kAlignment = kRouted ? 128 : 1024;  // of pieces, and of the tokens in them
   static constexpr int kWeightBytes = (kRowTiles * kRunBytes + kAlignment - 1) / kAlignment * kAlignment;
   static constexpr int kTokenBytes = kDepth * 2 + 16;  // a gathered token's
+  static constexpr int kMaxPieceBytes = kWeightBytes + kTokens * kTokenBytes;
   static constexpr int kSumStride = kRows + 4;  // a token's sums; lanes of a store then meet no bank twice
   static_assert(kCells % kWarpsK == 0);
 

@@ -60,6 +60,7 @@ void launch_cell_stream(const DeviceMatrix& w, const __nv_bfloat16* x, const Str
     p.tokens = line_map(x, p.rows, p.columns, p.token_rows, T::kCells, true);
   }
   constexpr int kSmemBytes = hopper::smem_share(T::kCtasPerSm);
+  static_assert(T::kMaxPieceBytes <= kSmemBytes - T::kRingOffset, "the ring must hold any piece");
   p.ring_bytes = kSmemBytes - T::kRingOffset;
   const int grid = std::min(max_units, slots / p.splits) * p.splits;
   SPARROW_CUDA(hopper::launch_dependent(

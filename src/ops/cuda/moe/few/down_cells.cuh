@@ -12,6 +12,7 @@
 #include "ops/cuda/moe/few/ring_few.cuh"
 #include "ops/cuda/moe/few/route_few.cuh"
 #include "ops/cuda/mx/decode.cuh"
+#include "ops/gpu_workspace.h"
 #include "sm90/mma.cuh"
 #include "sm90/ptx.cuh"
 
@@ -19,12 +20,13 @@ namespace sparrow::ops::cuda {
 
 struct DownCellsParams {
   const uint8_t* w = nullptr;        // [num_experts + 1, hidden / 16, inter / 64] cells
-  const __nv_bfloat16* h = nullptr;  // [places, inter], from the kernel before
+  const __nv_bfloat16* h = nullptr;  // [pieces of `cells`][places][64 cells + 8], from the kernel before
   const int32_t* ids = nullptr;      // [rows, top_k], not from the kernel before
   const float* weights = nullptr;    // [rows, top_k], likewise
   __nv_bfloat16* out = nullptr;      // [rows, hidden]
   int rows = 0, hidden = 0, inter = 0, num_experts = 0, top_k = 0;
   int runs = 0, cells = 0;  // 16s of channels of a CTA; cells of a run in a piece
+  int64_t h_piece = 0;      // all places of a piece
   int ring_offset = 0, ring_bytes = 0;
   float scaling = 1;
 };
@@ -33,7 +35,7 @@ struct DownCells {
   using Route = RouteFew<16>;
   using Ring = PieceRing<32>;
   static constexpr int kTokens = Route::kTokens, kConsumers = 15, kThreads = (kConsumers + 2) * 32;
-  static constexpr int kMaxRuns = 4, kMaxCells = 8;
+  static constexpr int kMaxRuns = 4;
   struct Smem {  // then sums [rows][16 runs], then the ring
     Ring ring;
     int32_t added[kMaxRuns];  // steps that are in the sums of a run
@@ -48,7 +50,7 @@ struct DownCells {
 // A share times some columns of the slab.
 struct DownCellsStep {
   FewShare share;
-  int first_cell, cells;
+  int chunk, cells;
 };
 
 template <MatrixFormat kFormat>
@@ -61,13 +63,16 @@ struct DownCellsWork {
   int chunks;     // steps of a share
 
   __device__ __forceinline__ DownCellsStep step_of(int step) const {
-    DownCellsStep s{smem.route.shares[step / chunks], step % chunks * p.cells, 0};
-    s.cells = min(p.cells, p.inter / kCellColumns - s.first_cell);
+    const int share = chunks == 1 ? step : step / chunks;
+    DownCellsStep s{smem.route.shares[share], step - share * chunks, 0};
+    s.cells = min(p.cells, p.inter / kCellColumns - s.chunk * p.cells);
     return s;
   }
   __device__ __forceinline__ int weight_bytes() const { return p.runs * p.cells * kCellBytes; }
   // 16 bytes more than its columns take, so that no two of eight rows meet on a bank.
-  __device__ __forceinline__ int token_bytes() const { return p.cells * 128 + 16; }
+  __device__ __forceinline__ int token_bytes() const {
+    return (p.cells * kCellColumns + kHiddenPieceGap) * 2;
+  }
 
   __device__ __forceinline__ int piece_bytes(const DownCellsStep& s) const {
     return weight_bytes() + s.share.count * token_bytes();
@@ -78,7 +83,7 @@ struct DownCellsWork {
     const int run = s.cells * kCellBytes, slot = ring.place(offset, piece_bytes(s), runs * run);
     const int lane = threadIdx.x % 32, per_run = p.inter / kCellColumns;
     const int64_t first_run = int64_t{s.share.expert} * (p.hidden / kCellRows) + blockIdx.x * p.runs;
-    const uint8_t* source = p.w + (first_run * per_run + s.first_cell) * kCellBytes;
+    const uint8_t* source = p.w + (first_run * per_run + s.chunk * p.cells) * kCellBytes;
     uint64_t* full = &smem.ring.full[slot];
     if (p.cells == per_run) {
       if (lane == 0) hopper::bulk_load(base + offset, source, runs * run, full, hopper::kEvictFirst);
@@ -99,17 +104,17 @@ struct DownCellsWork {
     }
   }
   __device__ __forceinline__ void produce_tokens() {
-    const int steps = smem.route.num_shares * chunks, t = threadIdx.x % 32;
+    const int steps = smem.route.num_shares * chunks;
     PieceRingWriter<DownCells::Ring> ring{smem.ring, p.ring_bytes};
     hopper::wait_for_previous_kernel();
     for (int step = 0; step < steps; ++step) {
       const DownCellsStep s = step_of(step);
-      const int offset = ring.room(piece_bytes(s));
-      const int slot = ring.place(offset, piece_bytes(s), s.share.count * s.cells * 128);
-      if (t < s.share.count)
-        hopper::bulk_load(base + offset + weight_bytes() + t * token_bytes(),
-                          p.h + int64_t{s.share.first + t} * p.inter + s.first_cell * kCellColumns,
-                          s.cells * 128, &smem.ring.full[slot]);
+      const int bytes = s.share.count * token_bytes(), offset = ring.room(piece_bytes(s));
+      const int slot = ring.place(offset, piece_bytes(s), bytes);
+      if (threadIdx.x % 32 == 0)
+        hopper::bulk_load(base + offset + weight_bytes(),
+                          p.h + s.chunk * p.h_piece + s.share.first * (token_bytes() / 2), bytes,
+                          &smem.ring.full[slot]);
       __syncwarp();
     }
   }
