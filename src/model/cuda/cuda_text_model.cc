@@ -4,7 +4,6 @@
 
 #include "device/cuda/check.h"
 #include "model/cuda/cuda_text_model_state.h"
-#include "ops/cuda/mx/expand.h"
 
 namespace sparrow {
 namespace {
@@ -103,16 +102,6 @@ Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& 
     if (const DeviceLayer& layer = weights.layers[i]; layer.num_experts > 0)
       ops::cuda::split_router(layer.router, state->act.router_parts[i],
                               int64_t{layer.num_experts} * config.hidden_size, nullptr);
-  size_t gate_up = 0, down = 0;
-  for (const DeviceLayer& layer : weights.layers) {
-    const auto bytes = [](const ops::cuda::DeviceMatrix& w) {
-      return is_mx(w.format) ? sizeof(Bf16) * w.rows * w.cols : 0;
-    };
-    gate_up = std::max(gate_up, bytes(layer.gate_up));
-    down = std::max(down, bytes(layer.down));
-  }
-  if (gate_up > 0) state->gate_up = SPARROW_TRY(DeviceBuffer::allocate(gate_up));
-  if (down > 0) state->down = SPARROW_TRY(DeviceBuffer::allocate(down));
   SPARROW_CUDA(cudaDeviceSynchronize());
   return std::unique_ptr<CudaTextModel>(new CudaTextModel(std::move(state)));
 }
@@ -223,14 +212,6 @@ void CudaTextModel::State::route(const DeviceBatch& batch, int layer, cudaStream
   std::swap(act.residual, act.next_residual);
 }
 
-ops::cuda::DeviceMatrix CudaTextModel::State::expanded(const ops::cuda::DeviceMatrix& w, DeviceBuffer& to,
-                                                       cudaStream_t stream) {
-  if (!is_mx(w.format)) return w;
-  auto* const out = reinterpret_cast<Bf16*>(to.data());
-  ops::cuda::expand(w, out, stream);
-  return ops::cuda::bf16_matrix(out, w.rows, w.cols);
-}
-
 void CudaTextModel::State::feed_forward(const DeviceBatch& batch, int layer, cudaStream_t stream,
                                         const StepObserver& observer) {
   const DeviceLayer& w = weights.layers[layer];
@@ -244,8 +225,8 @@ void CudaTextModel::State::feed_forward(const DeviceBatch& batch, int layer, cud
                  {.x = act.normed,
                   .ids = act.expert_ids,
                   .weights = act.expert_weights,
-                  .gate_up = expanded(w.gate_up, gate_up, stream),
-                  .down = expanded(w.down, down, stream),
+                  .gate_up = w.gate_up,
+                  .down = w.down,
                   .alpha = config.swiglu_alpha,
                   .limit = config.swiglu_limit,
                   .beta = config.swiglu_beta,

@@ -40,10 +40,6 @@ struct CudaTextModel::State {
   StepBuffers<Bf16> act{};
   std::unique_ptr<msa::gpu::Plan> plan;
   std::unique_ptr<ops::cuda::Gemm> gemm;
-
-  // A layer's experts as bf16, until the kernels of few and many rows read cells.
-  ops::cuda::DeviceMatrix expanded(const ops::cuda::DeviceMatrix& w, DeviceBuffer& to, cudaStream_t stream);
-  DeviceBuffer gate_up, down;
 };
 
 }  // namespace sparrow
