@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "cuda/ops/moe_layer.cuh"
+#include "cuda/ops/moe/moe_layer.cuh"
 
 namespace sparrow::ops::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include <tuple>
 #include <vector>
 
-#include "cuda/ops/moe_layer.cuh"
+#include "cuda/ops/moe/moe_layer.cuh"
 #include "cuda/ops/mx_matrix.h"
 
 namespace sparrow::ops::cuda {

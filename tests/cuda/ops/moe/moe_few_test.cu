@@ -7,7 +7,7 @@
 #include <set>
 #include <vector>
 
-#include "cuda/ops/moe_layer.cuh"
+#include "cuda/ops/moe/moe_layer.cuh"
 #include "ops/cuda/moe/few/route_few.cuh"
 #include "ops/cuda/moe/launch.cuh"
 #include "ops/cuda/moe/many/route_many.cuh"
