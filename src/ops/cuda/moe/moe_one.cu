@@ -48,7 +48,7 @@ void launch_bf16(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream
 template <typename T>
 struct CellsPlan {
   static constexpr int kSmemBytes = hopper::smem_share(T::kCtasPerSm);
-  int ctas, runs, x_offset, h_offset, ring_offset;
+  int ctas, runs, x_offset, h_offset, parts_offset, ring_offset;
 
   CellsPlan(const MoeShape& shape, int rows) {
     const int slots = num_sms() * resident_ctas(experts_cells_kernel<T>, T::kThreads, kSmemBytes);
@@ -57,7 +57,9 @@ struct CellsPlan {
     runs = ceil_div(all_runs, ctas);
     x_offset = T::kHeldOffset + round_up(slab_bytes(shape), 128);
     h_offset = x_offset + round_up(rows * T::token_bytes(shape.hidden), 128);
-    ring_offset = h_offset + round_up(rows * (shape.top_k + 1) * T::token_bytes(shape.inter), 128);
+    const int places = rows * (shape.top_k + 1);
+    parts_offset = h_offset + round_up(places * T::token_bytes(shape.inter), 128);
+    ring_offset = parts_offset + round_up(places * runs * kCellRows * 4, 128);
   }
   int slab_bytes(const MoeShape& shape) const { return runs * (shape.inter / kCellColumns) * T::kCellBytes; }
   int ring_bytes() const { return kSmemBytes - ring_offset; }
@@ -74,7 +76,7 @@ void launch_cells(const MoeShape& shape, const MoeArgs& args, cudaStream_t strea
   Arguments("moe_one_launch").require("rows", plan.fits(shape), "must leave room for weights");
   auto p = params_of<ExpertsCellsParams>(shape, args);
   p.gate_up = args.gate_up.cells(), p.down = args.down.cells(), p.runs = plan.runs;
-  p.x_offset = plan.x_offset, p.h_offset = plan.h_offset;
+  p.x_offset = plan.x_offset, p.h_offset = plan.h_offset, p.parts_offset = plan.parts_offset;
   p.ring_offset = plan.ring_offset, p.ring_bytes = plan.ring_bytes();
   SPARROW_CUDA(hopper::launch_dependent(experts_cells_kernel<T>,
                                         {dim3(plan.ctas), T::kThreads, plan.kSmemBytes}, stream, p));
@@ -98,10 +100,11 @@ bool moe_one_launch_pays(const MoeShape& shape, const MoeArgs& args) {
   if (args.rows > kMoeOneLaunchRows || !moe_one_launch_fits(shape, args)) return false;
   switch (args.gate_up.format) {
     case MatrixFormat::kMxfp8:
-      // 15.1 us against 15.9, but 24.5 against 23.9 for 768 channels and 24.8 against 23.8 for two rows.
+      // 14.9 us against 15.9, but 24.2 against 23.8 for two rows; one of 768 channels takes as long in two.
       return args.rows == 1 && shape.inter < 768;
     case MatrixFormat::kMxfp4:
-      // 13.4 us against 13.8, 21.4 against 21.5 for two rows; 768 channels: 20.4 against 22.2.
+      // 13.2 us against 13.9, 21.6 against 21.4 for two rows; 768 channels: 20.2 against 22.2, 34.0
+      // against 36.3.
       return true;
     default:
       // Where one launch must cut the second product's rows, two are faster: 133 against 173 us for one row

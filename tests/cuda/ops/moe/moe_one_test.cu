@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The experts' one launch on cells, against float64 sums of what they stand for, and a row's bits alone and
-// in company.
+// The experts' one launch on cells, against float64 sums of what they stand for; a row's bits alone, in
+// company and in two launches.
 #include <gtest/gtest.h>
 
 #include <vector>
@@ -78,6 +78,23 @@ TEST_P(MoeOneTest, ARowHasTheSameBitsAloneAndInCompany) {
         EXPECT_TRUE(same_bits(want, layer.one_launch(rows), size_t(rows) * shape.hidden))
             << "hidden " << shape.hidden << ", inter " << shape.inter << ", " << rows << " rows";
     }
+}
+
+// Up to the channels that two launches do not cut.
+TEST_P(MoeOneTest, HasTheBitsOfTwoLaunches) {
+  for (const MoeShape& shape : kShapes) {
+    if (shape.inter > 512) continue;
+    CellLayer layer(shape, 8, GetParam());
+    for (int rows = 1; rows <= layer.max_one_launch_rows(); ++rows) {
+      const auto want = layer.one_launch(rows);
+      layer.out.poison();
+      layer.poison_workspace();
+      moe_few(shape, layer.cell_args(rows), nullptr, kMoeGateUp);
+      moe_few(shape, layer.cell_args(rows), nullptr, kMoeDown);
+      EXPECT_TRUE(same_bits(want, layer.out.download(), size_t(rows) * shape.hidden))
+          << "hidden " << shape.hidden << ", inter " << shape.inter << ", " << rows << " rows";
+    }
+  }
 }
 
 TEST_P(MoeOneTest, PairsThatAreNotThereHitNoExpert) {

@@ -6,8 +6,8 @@
 // plain copy each. Hidden rows come by plain loads, which are back sooner than copies. A CTA has one or two
 // runs of the second product, a warp one of them for one expert.
 //
-// Weights are M of mma.sync, tokens N. Products are summed in the order of stream_cells.cuh and
-// down_cells.cuh, which take over where rows are more.
+// Weights are M of mma.sync, tokens N. Sums have the order of stream_cells.cuh and down_cells.cuh, which take
+// over where rows are more.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -48,7 +48,7 @@ struct CellsConsumer {
     float4 sum = {};
 #pragma unroll
     for (int w = 0; w < T::kConsumers; ++w)
-      sum = add(sum, *reinterpret_cast<const float4*>(&smem.sums.unit[w][token][row]));
+      sum = add(sum, *reinterpret_cast<const float4*>(&smem.sums[w][token][row]));
     return sum;
   }
 
@@ -86,8 +86,7 @@ struct CellsConsumer {
         ring.done();
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i)
-        smem.sums.unit[warp][lane % 4 * 2 + i % 2][lane / 4 + i / 2 * 8] = sums[0][i];
+      for (int i = 0; i < 4; ++i) smem.sums[warp][lane % 4 * 2 + i % 2][lane / 4 + i / 2 * 8] = sums[0][i];
       hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
       store_hidden(u);
       hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
@@ -109,8 +108,7 @@ struct CellsConsumer {
     hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
   }
 
-  // A run of one share at a time for each warp, in turn over shares and runs. Only the additions to a row's
-  // sums wait for each other.
+  // A run of one share at a time for each warp, in turn over shares and runs.
   __device__ __forceinline__ void down() {
     const int shares = smem.route.num_shares, cells = p.inter / kCellColumns, lane = threadIdx.x % 32;
     int run = threadIdx.x / 32;  // this warp's, if it is one of the CTA's
@@ -128,8 +126,7 @@ struct CellsConsumer {
         float sums[2][4] = {};  // two chains: half the wait
         multiply_cells<T::kFormat>(sums, at + run * cells * T::kCellBytes,
                                    smem_at(p.h_offset) + place * T::token_bytes(p.inter), cells, 1);
-        add_in_turn(sums, s, run, share);
-        if (held) store_out(run);
+        store_parts(sums, s, run);
       }
       if (!held) ring.done();
       run -= slab.runs;
@@ -137,36 +134,37 @@ struct CellsConsumer {
     }
   }
 
-  // After the warp that had the share before for this run, whichever it was.
-  __device__ __forceinline__ void add_in_turn(const float (&sums)[2][4], const FewShare& s, int run,
-                                              int share) {
+  // To be added up when all are there: a rounding of its own, as in down_cells.cuh.
+  __device__ __forceinline__ void store_parts(const float (&sums)[2][4], const FewShare& s, int run) const {
     const int lane = threadIdx.x % 32;
-    volatile int32_t* added = &smem.added[run];
-    while (*added != share) continue;
-    __threadfence_block();
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int token = lane % 4 * 2 + i % 2, place = s.first + token;
-      if (token >= s.count) continue;
-      smem.sums.out[smem.row[place]][run * kCellRows + lane / 4 + i / 2 * 8] +=
-          smem.factor[place] * (sums[0][i] + sums[1][i]);
+      if (token < s.count)
+        part(place)[run * kCellRows + lane / 4 + i / 2 * 8] = smem.factor[place] * (sums[0][i] + sums[1][i]);
     }
-    __threadfence_block();
-    __syncwarp();
-    if (lane == 0) *added = share + 1;
+  }
+  // What a place adds to its row's channels.
+  __device__ __forceinline__ float* part(int place) const {
+    return reinterpret_cast<float*>(reinterpret_cast<uint8_t*>(&smem) + p.parts_offset) +
+           place * p.runs * kCellRows;
   }
 
-  // Eight channels of a row for each lane.
-  __device__ __forceinline__ void store_out(int run) {
-    const int row = threadIdx.x % 32 / 2, channel = run * kCellRows + threadIdx.x % 2 * 8;
-    if (row >= p.rows) return;
-    const auto* sum = reinterpret_cast<const float4*>(&smem.sums.out[row][channel]);
-    const float4 low = sum[0], high = sum[1];
-    const __nv_bfloat162 packed[4] = {
-        __floats2bfloat162_rn(low.x, low.y), __floats2bfloat162_rn(low.z, low.w),
-        __floats2bfloat162_rn(high.x, high.y), __floats2bfloat162_rn(high.z, high.w)};
-    *reinterpret_cast<uint4*>(p.out + int64_t{row} * p.hidden + slab.first * kCellRows + channel) =
-        *reinterpret_cast<const uint4*>(packed);
+  // Two channels of a row for each thread, by ascending expert; the shared one comes last.
+  __device__ __forceinline__ void store_out() {
+    const int pairs_of_row = slab.runs * (kCellRows / 2);
+    for (int i = threadIdx.x; i < p.rows * pairs_of_row; i += T::kConsumers * 32) {
+      const int row = i / pairs_of_row, channel = (i - row * pairs_of_row) * 2;
+      float2 sum = {};
+      for (int k = 0; k <= p.top_k; ++k) {
+        const int place = k < p.top_k ? smem.place_of[row * p.top_k + k] : p.rows * p.top_k + row;
+        if (place < 0) continue;
+        const float2 v = *reinterpret_cast<const float2*>(part(place) + channel);
+        sum.x += v.x, sum.y += v.y;
+      }
+      *reinterpret_cast<__nv_bfloat162*>(p.out + int64_t{row} * p.hidden + slab.first * kCellRows + channel) =
+          __floats2bfloat162_rn(sum.x, sum.y);
+    }
   }
 };
 
@@ -178,7 +176,7 @@ __device__ __forceinline__ void init_cells(typename T::Smem& smem) {
     hopper::mbarrier_init(&smem.ring.empty[i], T::kConsumers);
   }
   if (i == T::Ring::kSlots) hopper::mbarrier_init(&smem.held, 1), hopper::mbarrier_init(&smem.x, 1);
-  if (i < T::kMaxRuns) smem.added[i] = 0;
+  if (i < T::Route::kMaxPairs) smem.place_of[i] = -1;
   hopper::mbarrier_init_fence();
   __syncthreads();
 }
@@ -210,6 +208,7 @@ static __global__ void __launch_bounds__(T::kThreads, T::kCtasPerSm)
     if (i >= smem.route.num_routed && i < pairs) continue;
     const int pair = smem.route.pair_at[i];
     smem.row[i] = static_cast<int16_t>(row_of_pair(pair, pairs, p.top_k));
+    if (pair < pairs) smem.place_of[pair] = static_cast<int16_t>(i);
     smem.factor[i] = pair < pairs ? p.weights[pair] * p.scaling : 1.0f;
   }
   hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
@@ -217,10 +216,10 @@ static __global__ void __launch_bounds__(T::kThreads, T::kCtasPerSm)
   // Not earlier: kernels behind this one would take part of the bandwidth.
   hopper::let_next_kernel_start();
   if (slab.runs == 0) return;
-  for (int i = threadIdx.x; i < p.rows * T::kMaxRuns * kCellRows; i += T::kConsumers * 32)
-    smem.sums.out[i / (T::kMaxRuns * kCellRows)][i % (T::kMaxRuns * kCellRows)] = 0;
   consumer.take_hidden(phase);
   consumer.down();
+  hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
+  consumer.store_out();
 }
 
 }  // namespace sparrow::ops::cuda

@@ -21,8 +21,8 @@ struct ExpertsCellsParams {
   __nv_bfloat16* out = nullptr;      // [rows, hidden]
   uint32_t* barrier = nullptr;
   int rows = 0, hidden = 0, inter = 0, num_experts = 0, top_k = 0;
-  int runs = 0;                                                     // of the second product, of a CTA at most
-  int x_offset = 0, h_offset = 0, ring_offset = 0, ring_bytes = 0;  // in shared memory
+  int runs = 0;  // of the second product, of a CTA at most
+  int x_offset = 0, h_offset = 0, parts_offset = 0, ring_offset = 0, ring_bytes = 0;  // in shared memory
   float alpha = 0, limit = 0, beta = 0, scaling = 1;
 };
 
@@ -43,16 +43,13 @@ struct ExpertsCells {
   // A row of tokens in shared memory: ldmatrix reads eight of them at once.
   static constexpr int token_bytes(int columns) { return columns * 2 + 16; }
 
-  struct Smem {  // then the shared expert's runs, rows of x, hidden rows, the ring
-    union {      // of one product, then of the other
-      alignas(16) float unit[kConsumers][kTokens][kSumStride];
-      alignas(16) float out[kTokens][kMaxRuns * kCellRows];
-    } sums;
+  struct Smem {  // then the shared expert's runs, rows of x, hidden rows, all shares of the result, the ring
+    alignas(16) float sums[kConsumers][kTokens][kSumStride];  // of a unit
     Ring ring;
     uint64_t held, x;  // the shared expert's runs are there; the rows of x are
     Route route;
-    int32_t added[kMaxRuns];          // shares that are in the sums of a run
-    float factor[Route::kMaxPlaces];  // of each place
+    int16_t place_of[Route::kMaxPairs];  // < 0: the pair is not there
+    float factor[Route::kMaxPlaces];     // of each place
     int16_t row[Route::kMaxPlaces];
   };
   static constexpr int kHeldOffset = (sizeof(Smem) + 127) / 128 * 128;
