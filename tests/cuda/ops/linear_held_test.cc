@@ -50,7 +50,7 @@ struct HeldMatrix {
     if (is_mx(c.format)) {
       MxMatrix m = random_mx_matrix(c.format, c.out, c.in, 1, 1);
       stored = std::move(m.cells), w.resize(count);
-      std::memcpy(w.data(), m.expanded.data(), count * sizeof(w[0]));
+      std::memcpy(static_cast<void*>(w.data()), m.expanded.data(), count * sizeof(w[0]));
     } else {
       w = random_values(1, count, 1), stored.resize(count * sizeof(w[0]));
       std::memcpy(stored.data(), w.data(), stored.size());
