@@ -172,7 +172,8 @@ TEST(MoeRoute, OnlyPairsThatAreThereHitAnExpert) {
                                                           .num_shares = num_shares.data,
                                                           .rows = rows,
                                                           .num_experts = 60,
-                                                          .top_k = 4}));
+                                                          .top_k = 4,
+                                                          .share_tokens = 160}));
     const std::vector<Share> tiles = shares.download();
     std::set<int32_t> hit_many;
     for (int i = 0; i < num_shares.download()[0]; ++i) hit_many.insert(tiles[i].expert);
