@@ -32,7 +32,7 @@ constexpr int64_t cell_matrix_bytes(MatrixFormat format, int64_t rows, int64_t c
   return rows / kCellRows * (columns / kCellColumns) * cell_bytes(format);
 }
 
-// The largest scale byte of a file that a cell can hold. (Such a group has numbers beyond 10^3.)
+// The largest scale byte of a file that a cell can hold: weights up to 57,344 (MXFP8) or 12 (MXFP4).
 constexpr int max_cell_scale(MatrixFormat format) {
   return format == MatrixFormat::kMxfp8 ? 134 : 128;
 }
