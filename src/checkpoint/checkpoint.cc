@@ -230,9 +230,10 @@ void prefault(ThreadPool& pool, const std::vector<SafetensorsFile>& files, ReadP
   }
 }
 
-// A NaN among the weights would spread through the whole model without a word.
+// A NaN among the weights would spread through the whole model without a word. `progress`: nullptr where the
+// bytes have been counted already.
 Status check_quantised(ThreadPool& pool, const std::vector<const TensorRow*>& rows,
-                       const FoundTensors& tensors, ReadProgress& progress) {
+                       const FoundTensors& tensors, ReadProgress* progress) {
   std::atomic<size_t> first_bad{SIZE_MAX};
   const auto check = [&](const TensorRow& row) -> Status {
     const auto bytes = tensors.at(row.spec.name).bytes();
@@ -247,7 +248,7 @@ Status check_quantised(ThreadPool& pool, const std::vector<const TensorRow*>& ro
       while (at < seen && !first_bad.compare_exchange_weak(seen, at)) {
       }
     }
-    progress.advance(rows[at]->spec.bytes(), worker);
+    if (progress != nullptr) progress->advance(rows[at]->spec.bytes(), worker);
   });
   if (first_bad == SIZE_MAX) return Ok{};
   const TensorRow& bad = *rows[first_bad];
@@ -272,10 +273,10 @@ Status read_through(const Shards& shards, const std::vector<TensorRow>& rows,
     checked.push_back(&row);
     checked_bytes += row.spec.bytes();
   }
-  ReadProgress progress(options.progress, checked_bytes + (reads_all ? file_bytes : 0));
+  ReadProgress progress(options.progress, reads_all ? file_bytes : checked_bytes);
   ThreadPool pool(ThreadPool::default_size());
   if (reads_all) prefault(pool, shards.files, progress);
-  SPARROW_TRY(check_quantised(pool, checked, shards.tensors, progress));
+  SPARROW_TRY(check_quantised(pool, checked, shards.tensors, reads_all ? nullptr : &progress));
   progress.finish();
   return Ok{};
 }

@@ -216,7 +216,7 @@ CLI::App* add_quantize(CLI::App& app, QuantizeOptions& o) {
       "\nFormats (32 inputs of a row share a scale, a power of two):\n"
       "  mxfp8      8 bits (e4m3) for all linear layers but the router, as MiniMax publishes M3: half the "
       "bytes\n"
-      "  mxfp4      4 bits (e2m1) for the experts, the rest as it is, as AMD does with Quark: a quarter\n"
+      "  mxfp4      4 bits (e2m1) for the experts, the rest as it is, as AMD does with Quark: their bytes to a quarter\n"
       "\nFiles keep their names; tokenizer, template and all else small are copied. config.json comes last: "
       "a\n"
       "folder without it is an interrupted run. Memory stays the same for any model. At the end, for each "
