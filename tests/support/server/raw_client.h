@@ -26,8 +26,6 @@ inline constexpr std::chrono::seconds kPatience{60};
 
 class RawClient {
  public:
-  static constexpr std::chrono::milliseconds kPatience{10'000};
-
   explicit RawClient(int port, const char* address = "127.0.0.1");
   ~RawClient();
   RawClient(RawClient&& other) noexcept;
@@ -46,7 +44,7 @@ class RawClient {
   // At least `size` bytes, or what came before the end.
   std::string read_bytes(size_t size, std::chrono::milliseconds patience = kPatience);
   // Everything until the server closes; what came by then where it does not.
-  std::string read_all(std::chrono::milliseconds patience = kPatience);
+  std::string read_all(std::chrono::milliseconds patience = std::chrono::seconds(10));
   // The server closes within that time, and sends nothing more before.
   bool is_closed_within(std::chrono::milliseconds patience);
 
