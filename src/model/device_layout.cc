@@ -2,7 +2,6 @@
 #include "model/device_layout.h"
 
 #include <algorithm>
-#include <ranges>
 #include <utility>
 
 #include "base/math.h"
@@ -90,6 +89,10 @@ Status check_format(const TensorRow& row) {
                row.spec.name};
 }
 
+bool is_placed(const TensorRow& row) {
+  return row.device.tensor != DeviceTensor::kNone;
+}
+
 // Lays tensors down, each in its matrix, below those that are there already.
 class Placer {
  public:
@@ -98,10 +101,12 @@ class Placer {
 
   // A matrix has one format. Where its tensors differ (a list of exclusions may say so), all are expanded to
   // bf16, which holds every number of theirs. Before any tensor is added.
-  void choose_formats(auto& rows) {
-    for (const TensorRow& row : rows) matrix_of(row).format = row.device.format;
+  void choose_formats(std::span<const TensorRow> rows) {
     for (const TensorRow& row : rows)
-      if (matrix_of(row).format != row.device.format) matrix_of(row).format = MatrixFormat::kBF16;
+      if (is_placed(row)) matrix_of(row).format = row.device.format;
+    for (const TensorRow& row : rows)
+      if (is_placed(row) && matrix_of(row).format != row.device.format)
+        matrix_of(row).format = MatrixFormat::kBF16;
   }
 
   void add(const TensorRow& row) {
@@ -213,10 +218,9 @@ Result<DeviceLayout> make_device_layout(const ModelConfig& config, const Paralle
   for (size_t i = 0; i < layout.layers.size(); ++i)
     layout.layers[i].num_experts = config.layer_is_moe[i] ? config.num_experts : 0;
   Placer placer(config, parallel, layout);
-  auto placed =
-      std::views::filter(rows, [](const TensorRow& row) { return row.device.tensor != DeviceTensor::kNone; });
-  placer.choose_formats(placed);
-  for (const TensorRow& row : placed) {
+  placer.choose_formats(rows);
+  for (const TensorRow& row : rows) {
+    if (!is_placed(row)) continue;
     SPARROW_TRY(check_format(row));
     placer.add(row);
   }
