@@ -25,7 +25,8 @@ TEST_P(F32OracleTest, LogitsHiddenStatesSelectionsAndGreedyIdsAgreeWithHuggingFa
   const auto& [name, isa] = GetParam();
   const Case c(name);
   const std::vector<int32_t> golden_ids = c.golden.ints("greedy_ids");
-  const ModelRun run = c.run({.decode = static_cast<int>(golden_ids.size()) - 1, .isa = isa});
+  const ModelRun run =
+      c.run({.decode = static_cast<int>(golden_ids.size()) - 1, .isa = isa, .dtype = DType::kF32});
 
   EXPECT_LT(test::relative_error(run.logits, c.golden.floats("logits")), kF32Tolerance);
   for (size_t layer = 0; layer < run.capture.hidden.size(); ++layer)
@@ -41,7 +42,7 @@ TEST_P(F32OracleTest, LogitsHiddenStatesSelectionsAndGreedyIdsAgreeWithHuggingFa
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, F32OracleTest,
-                         testing::Combine(testing::Values("f32", "yarn"),
+                         testing::Combine(testing::Values("f32", "yarn", "mxfp8", "mxfp4"),
                                           testing::ValuesIn(isas(CpuIsa::kAvx2))),
                          [](const auto& info) {
                            return std::get<0>(info.param) + "_" + isa_name(std::get<1>(info.param));
