@@ -44,10 +44,9 @@ void moe(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return;
   check(shape, args);
   const MoeShape s = without_slots(shape);
-  // Up to 64 rows streams are as fast as tiles or faster at every width. Streams and tiles of bf16 in one
-  // run, us: 16 rows of 768 channels 336 and 363, of 3,072 1,308 and 1,364; 64 rows of 768 782 and 786, of
-  // 1,536 1,488 and 1,486, of 3,072 3,034 and 3,027. MXFP8, 384 channels: 64 rows 223 in streams, 128 in
-  // tiles 332.
+  // Up to 64 rows streams are about as fast as tiles or faster. Streams and tiles at 64 rows, us: bf16 of 384
+  // channels 378 and 401, of 768 746 and 762, of 3,072 2,942 and 2,928; MXFP8 217 and 248, 459 and 465, 1,662
+  // and 1,680; MXFP4 181 and 191, but 361 and 341, 1,295 and 1,232.
   if (args.batch_invariant)
     moe_many(s, args, stream);
   else if (s.num_experts == 0 && args.rows <= kLinearSmallRows)
