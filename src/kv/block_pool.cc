@@ -8,9 +8,10 @@
 
 namespace sparrow {
 
-BlockPool::BlockPool(int num_blocks, std::optional<uint64_t> order_seed) : blocks_(num_blocks) {
+BlockPool::BlockPool(int num_blocks, std::optional<uint64_t> order_seed, BlockId first)
+    : first_(first), blocks_(num_blocks) {
   free_.reserve(num_blocks);
-  for (BlockId block = num_blocks; block-- > 0;) free_.push_back(block);
+  for (BlockId block = first + num_blocks; block-- > first;) free_.push_back(block);
   if (!order_seed) return;
   std::mt19937_64 random(*order_seed);
   for (size_t i = free_.size(); i > 1; --i) std::swap(free_[i - 1], free_[random() % i]);
@@ -24,27 +25,28 @@ std::optional<BlockId> BlockPool::take() {
   } else if (block != kNone) {
     if (forget_) forget_(block);
     unlink(block);
-    blocks_[block].kept = false;
+    at(block).kept = false;
   } else {
     return std::nullopt;
   }
-  blocks_[block].owners = 1;
+  at(block).owners = 1;
   ++num_in_use_;
   return block;
 }
 
 void BlockPool::share(BlockId block) {
-  SPARROW_CHECK(blocks_[block].owners > 0 || blocks_[block].kept);
-  if (blocks_[block].owners++ > 0) return;
+  check_own(block);
+  SPARROW_CHECK(at(block).owners > 0 || at(block).kept);
+  if (at(block).owners++ > 0) return;
   unlink(block);
   ++num_in_use_;
 }
 
 void BlockPool::release(BlockId block) {
   check_in_use(block);
-  if (--blocks_[block].owners > 0) return;
+  if (--at(block).owners > 0) return;
   --num_in_use_;
-  if (blocks_[block].kept)
+  if (at(block).kept)
     link(block);
   else
     free_.push_back(block);
@@ -52,7 +54,7 @@ void BlockPool::release(BlockId block) {
 
 void BlockPool::keep(BlockId block) {
   check_in_use(block);
-  blocks_[block].kept = true;
+  at(block).kept = true;
 }
 
 void BlockPool::keep_nothing() {
@@ -64,24 +66,28 @@ void BlockPool::keep_nothing() {
 }
 
 void BlockPool::link(BlockId block) {
-  blocks_[block].previous = newest_;
-  blocks_[block].next = kNone;
-  (newest_ == kNone ? oldest_ : blocks_[newest_].next) = block;
+  at(block).previous = newest_;
+  at(block).next = kNone;
+  (newest_ == kNone ? oldest_ : at(newest_).next) = block;
   newest_ = block;
   ++num_cached_;
 }
 
 void BlockPool::unlink(BlockId block) {
-  const Block& b = blocks_[block];
-  (b.previous == kNone ? oldest_ : blocks_[b.previous].next) = b.next;
-  (b.next == kNone ? newest_ : blocks_[b.next].previous) = b.previous;
+  const Block& b = at(block);
+  (b.previous == kNone ? oldest_ : at(b.previous).next) = b.next;
+  (b.next == kNone ? newest_ : at(b.next).previous) = b.previous;
   --num_cached_;
 }
 
+void BlockPool::check_own(BlockId block) const {
+  SPARROW_CHECK_LE(first_, block);
+  SPARROW_CHECK_LT(block, first_ + num_blocks());
+}
+
 void BlockPool::check_in_use(BlockId block) const {
-  SPARROW_CHECK_LE(0, block);
-  SPARROW_CHECK_LT(block, num_blocks());
-  SPARROW_CHECK(blocks_[block].owners > 0);
+  check_own(block);
+  SPARROW_CHECK(num_owners(block) > 0);
 }
 
 }  // namespace sparrow

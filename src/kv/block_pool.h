@@ -15,9 +15,9 @@ using BlockId = int32_t;
 
 class BlockPool {
  public:
-  // Free blocks are handed out in ascending order, or in one shuffled by `order_seed`: nothing may depend on
-  // the order.
-  explicit BlockPool(int num_blocks, std::optional<uint64_t> order_seed = std::nullopt);
+  // The blocks are [first, first + num_blocks). Free ones are handed out in ascending order, or in one
+  // shuffled by `order_seed`: nothing may depend on the order.
+  explicit BlockPool(int num_blocks, std::optional<uint64_t> order_seed = std::nullopt, BlockId first = 0);
   BlockPool(const BlockPool&) = delete;
   BlockPool& operator=(const BlockPool&) = delete;
 
@@ -36,9 +36,10 @@ class BlockPool {
   // Called with each kept block that take() hands out anew, before it does.
   void on_evict(std::function<void(BlockId)> forget) { forget_ = std::move(forget); }
 
-  int num_owners(BlockId block) const { return blocks_[block].owners; }
-  bool is_kept(BlockId block) const { return blocks_[block].kept; }
+  int num_owners(BlockId block) const { return blocks_[block - first_].owners; }
+  bool is_kept(BlockId block) const { return blocks_[block - first_].kept; }
 
+  BlockId first_block() const { return first_; }
   int num_blocks() const { return static_cast<int>(blocks_.size()); }
   int num_in_use() const { return num_in_use_; }
   int num_cached() const { return num_cached_; }
@@ -56,9 +57,12 @@ class BlockPool {
 
   void link(BlockId block);
   void unlink(BlockId block);
+  void check_own(BlockId block) const;
   void check_in_use(BlockId block) const;
+  Block& at(BlockId block) { return blocks_[block - first_]; }
 
-  std::vector<Block> blocks_;
+  const BlockId first_;
+  std::vector<Block> blocks_;  // [block - first_]
   std::vector<BlockId> free_;  // taken from the back
   BlockId oldest_ = kNone, newest_ = kNone;
   int num_in_use_ = 0, num_cached_ = 0;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kv/block_table.h"
 
+#include "base/check.h"
+
 namespace sparrow {
 
 bool BlockTable::reserve(int64_t tokens) {
@@ -46,6 +48,11 @@ void BlockTable::clear() {
     pool_->release(blocks_.back());
     blocks_.pop_back();
   }
+}
+
+void BlockTable::set_pool(BlockPool& pool) {
+  SPARROW_CHECK(blocks_.empty());
+  pool_ = &pool;
 }
 
 }  // namespace sparrow

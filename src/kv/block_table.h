@@ -46,6 +46,8 @@ class BlockTable {
   // Puts `block`, of the same content, in the place of a block.
   void replace(int64_t logical_block, BlockId block);
   void clear();
+  // Its blocks come from another pool from now on; it has none.
+  void set_pool(BlockPool& pool);
 
   std::span<const BlockId> blocks() const { return blocks_; }
   int64_t capacity_tokens() const { return static_cast<int64_t>(blocks_.size()) * kBlockTokens; }

@@ -78,6 +78,7 @@ class PrefixCache::Sha256 {
 PrefixCache::PrefixCache(BlockPool& pool, int digest_bytes)
     : pool_(pool),
       sha256_(std::make_unique<Sha256>(digest_bytes)),
+      first_(pool.first_block()),
       nodes_(pool.num_blocks()),
       ids_(static_cast<size_t>(pool.num_blocks()) * kBlockTokens),
       media_(pool.num_blocks()),
@@ -124,7 +125,7 @@ void PrefixCache::find_partial(Parent parent, const PrefixContent& content, std:
   if (wanted <= 0 || !media_key(content, block).empty()) return;
   const std::span<const int32_t> ids = content.ids.subspan(block * kBlockTokens, wanted);
   const auto consider = [&](BlockId candidate) {
-    if (!media_[candidate].empty()) return;
+    if (!media_of(candidate).empty()) return;
     const auto same = std::mismatch(ids.begin(), ids.end(), ids_of(candidate).begin()).first - ids.begin();
     if (same <= hit.partial_tokens || same < std::min<int64_t>(wanted, kMinPartialTokens)) return;
     hit.partial_block = candidate;
@@ -135,10 +136,10 @@ void PrefixCache::find_partial(Parent parent, const PrefixContent& content, std:
     const BlockId whole = find_known(parent, digests[block], block_ids(content, block), {});
     if (whole != kNone) consider(whole);
   }
-  BlockId child = parent < 0 ? roots_[-1 - parent].first_child : nodes_[parent].first_child;
+  BlockId child = parent < 0 ? roots_[-1 - parent].first_child : node_of(parent).first_child;
   for (int i = 0; i < kMaxPartialCandidates && child != kNone && hit.partial_tokens < wanted; ++i) {
     consider(child);
-    child = nodes_[child].next_sibling;
+    child = node_of(child).next_sibling;
   }
 }
 
@@ -153,25 +154,25 @@ BlockId PrefixCache::publish(const PrefixContent& content, const Digest& digest,
 
   BlockId& first = first_child(parent);
   BlockId& in_bucket = buckets_[bucket_of(digest)];
-  nodes_[block] = {.digest = digest, .parent = parent, .next_sibling = first, .next_in_bucket = in_bucket};
-  if (first != kNone) nodes_[first].previous_sibling = block;
+  node_of(block) = {.digest = digest, .parent = parent, .next_sibling = first, .next_in_bucket = in_bucket};
+  if (first != kNone) node_of(first).previous_sibling = block;
   first = in_bucket = block;
-  std::copy(ids.begin(), ids.end(), ids_.begin() + int64_t{block} * kBlockTokens);
-  media_[block] = std::move(media);
+  std::copy(ids.begin(), ids.end(), ids_.begin() + int64_t{block - first_} * kBlockTokens);
+  media_[block - first_] = std::move(media);
   ++num_known_;
   pool_.keep(block);
   return block;
 }
 
 void PrefixCache::forget(BlockId block) {
-  Node& node = nodes_[block];
+  Node& node = node_of(block);
   // Whoever owns a block owns those before it and gives them back after it, so it is evicted before them.
   SPARROW_CHECK_EQ(node.first_child, kNone);
   BlockId* at = &buckets_[bucket_of(node.digest)];
-  while (*at != block) at = &nodes_[*at].next_in_bucket;
+  while (*at != block) at = &node_of(*at).next_in_bucket;
   *at = node.next_in_bucket;
-  if (node.next_sibling != kNone) nodes_[node.next_sibling].previous_sibling = node.previous_sibling;
-  (node.previous_sibling != kNone ? nodes_[node.previous_sibling].next_sibling : first_child(node.parent)) =
+  if (node.next_sibling != kNone) node_of(node.next_sibling).previous_sibling = node.previous_sibling;
+  (node.previous_sibling != kNone ? node_of(node.previous_sibling).next_sibling : first_child(node.parent)) =
       node.next_sibling;
   --num_known_;
   if (node.parent >= 0 || first_child(node.parent) != kNone) return;
@@ -183,9 +184,9 @@ void PrefixCache::forget(BlockId block) {
 BlockId PrefixCache::find_known(Parent parent, const Digest& digest, std::span<const int32_t> ids,
                                 const std::string& media) const {
   BlockId block = buckets_[bucket_of(digest)];
-  for (; block != kNone; block = nodes_[block].next_in_bucket) {
-    const Node& node = nodes_[block];
-    if (node.digest == digest && node.parent == parent && media_[block] == media &&
+  for (; block != kNone; block = node_of(block).next_in_bucket) {
+    const Node& node = node_of(block);
+    if (node.digest == digest && node.parent == parent && media_of(block) == media &&
         std::memcmp(ids_of(block).data(), ids.data(), ids.size_bytes()) == 0)
       break;
   }

@@ -93,18 +93,22 @@ class PrefixCache {
                     int64_t max_tokens, PrefixHit& hit) const;
   Parent make_root(std::string_view salt);
   BlockId& first_child(Parent parent) {
-    return parent < 0 ? roots_[-1 - parent].first_child : nodes_[parent].first_child;
+    return parent < 0 ? roots_[-1 - parent].first_child : node_of(parent).first_child;
   }
   size_t bucket_of(const Digest& digest) const;
   std::span<const int32_t> ids_of(BlockId block) const {
-    return {ids_.data() + int64_t{block} * kBlockTokens, kBlockTokens};
+    return {ids_.data() + int64_t{block - first_} * kBlockTokens, kBlockTokens};
   }
+  Node& node_of(BlockId block) { return nodes_[block - first_]; }
+  const Node& node_of(BlockId block) const { return nodes_[block - first_]; }
+  const std::string& media_of(BlockId block) const { return media_[block - first_]; }
 
   BlockPool& pool_;
   const std::unique_ptr<Sha256> sha256_;
-  std::vector<Node> nodes_;         // [block]
-  std::vector<int32_t> ids_;        // [block, kBlockTokens]
-  std::vector<std::string> media_;  // [block] media_key() of it
+  const BlockId first_;             // of the pool
+  std::vector<Node> nodes_;         // [block - first_]
+  std::vector<int32_t> ids_;        // [block - first_, kBlockTokens]
+  std::vector<std::string> media_;  // [block - first_] media_key() of it
   std::vector<BlockId> buckets_;    // first block of each; a power of two of them
   std::vector<Root> roots_;
   std::vector<int> free_roots_;

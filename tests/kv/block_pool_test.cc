@@ -35,6 +35,26 @@ TEST(BlockPool, HandsOutEveryBlockOnceAndThenIsFull) {
   EXPECT_EQ(pool.take(), 3);
 }
 
+TEST(BlockPool, MayBeginAtAnyBlock) {
+  BlockPool pool(3, std::nullopt, 40);
+  EXPECT_EQ(pool.first_block(), 40);
+  EXPECT_EQ(take_all(pool), (std::vector<BlockId>{40, 41, 42}));
+  pool.keep(41);
+  pool.release(41);
+  pool.release(42);
+  expect_counts(pool, 1, 1, 1);
+  EXPECT_EQ(take_all(pool), (std::vector<BlockId>{42, 41})) << "the free one first";
+}
+
+TEST(BlockPoolDeathTest, ABlockOfAnotherPoolIsABug) {
+  BlockPool pool(3, std::nullopt, 40);
+  take_all(pool);
+  for (const BlockId other : {0, 39, 43}) {
+    EXPECT_DEATH(pool.share(other), "first_");
+    EXPECT_DEATH(pool.release(other), "first_");
+  }
+}
+
 TEST(BlockPool, ASeedShufflesTheOrderAndKeepsEveryBlock) {
   BlockPool pool(100, 7), same(100, 7), other(100, 8);
   std::vector<BlockId> blocks = take_all(pool);
@@ -201,6 +221,19 @@ TEST(BlockTable, ReplacesABlockByOneOfTheSameContent) {
   other.replace(0, table.blocks()[0]);
   EXPECT_EQ(pool.num_owners(table.blocks()[0]), 2);
   expect_counts(pool, 1, 0, 2);
+}
+
+TEST(BlockTable, TakesItsBlocksFromAnotherPoolOnceItHasNone) {
+  BlockPool pool(2), other(2, std::nullopt, 2);
+  BlockTable table(pool);
+  EXPECT_TRUE(table.reserve(100));
+  EXPECT_DEATH(table.set_pool(other), "empty");
+  table.clear();
+  table.set_pool(other);
+  EXPECT_TRUE(table.reserve(100));
+  EXPECT_EQ(table.blocks()[0], 2);
+  expect_counts(pool, 0, 0, 2);
+  expect_counts(other, 1, 0, 1);
 }
 
 }  // namespace

@@ -56,7 +56,7 @@ struct Text {
 };
 
 struct PrefixCacheTest : testing::TestWithParam<int> {
-  BlockPool pool{8};
+  BlockPool pool{8, std::nullopt, 1000};
   PrefixCache cache{pool, GetParam()};
 
   Text text(std::vector<int32_t> ids, std::string salt = "", std::vector<MediaSpan> media = {}) {
