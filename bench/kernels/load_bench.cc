@@ -82,8 +82,8 @@ double page_cache_rate(const std::filesystem::path& dir) {
 }
 
 // Every run maps the files anew, as a program that starts does.
-void bench_load(const std::filesystem::path& dir, const ParallelConfig& parallel,
-                const DeviceLoadOptions& options, double ceiling) {
+void bench_load(const std::filesystem::path& dir, const Grid& grid, const DeviceLoadOptions& options,
+                double ceiling) {
   uint64_t bytes = 0;
   const auto progress = [&](uint64_t, uint64_t total) { bytes = total; };
   std::vector<double> rates;
@@ -91,7 +91,7 @@ void bench_load(const std::filesystem::path& dir, const ParallelConfig& parallel
     const Checkpoint model = Checkpoint::open(dir).value();
     std::optional<Result<DeviceWeights>> weights;  // freeing them is not timed
     const double seconds = seconds_of([&] {
-      weights.emplace(load_device_weights(model.config(), parallel, model.weights(), progress, options));
+      weights.emplace(load_device_weights(model.config(), grid, model.weights(), progress, options));
     });
     SPARROW_CHECK(weights->ok());
     rates.push_back(static_cast<double>(bytes) / 1e9 / seconds);
@@ -100,7 +100,7 @@ void bench_load(const std::filesystem::path& dir, const ParallelConfig& parallel
   std::printf(
       "load rank %d of %d, %2d threads, %d x %5.1f MiB: %6.2f GB, %6.2f GB/s (%3.0f%% of what can be "
       "copied)\n",
-      parallel.rank, parallel.size, options.threads, options.buffers_per_thread,
+      grid.rank, grid.world(), options.threads, options.buffers_per_thread,
       static_cast<double>(options.buffer_bytes) / (1 << 20), static_cast<double>(bytes) / 1e9,
       rates[kRuns / 2], 100 * rates[kRuns / 2] / ceiling);
   std::fflush(stdout);
@@ -115,7 +115,7 @@ void bench_dummy() {
   config.layer_is_sparse.resize(60, 1);
   double gib = 0;
   const double seconds = seconds_of([&] {
-    const auto weights = dummy_device_weights(config, {.size = 8}, 1);
+    const auto weights = dummy_device_weights(config, {.tp = 8}, 1);
     if (!weights.ok()) {
       std::printf("%s\n", weights.error().message.c_str());
       return;
@@ -143,8 +143,8 @@ int run(const std::filesystem::path& dir, DType dtype) {
   for (const int threads : {8, 12})
     for (const size_t mib : {4, 8, 16})
       bench_load(dir, {}, {.threads = threads, .buffer_bytes = mib << 20}, ceiling);
-  bench_load(dir, {.size = 2, .rank = 1}, {.threads = 12}, ceiling);
-  bench_load(dir, {.size = 8, .rank = 3}, {.threads = 12}, ceiling);
+  bench_load(dir, {.tp = 2, .rank = 1}, {.threads = 12}, ceiling);
+  bench_load(dir, {.tp = 8, .rank = 3}, {.threads = 12}, ceiling);
   bench_dummy();
   return 0;
 }

@@ -53,7 +53,7 @@ enum class TensorRole : uint8_t {
 // A role's tensors.
 enum class TensorPiece : uint8_t { kValues, kScales, kBias };
 
-// How tensor-parallel ranks share a tensor. (Experts that live on one rank each would be a cut of their own.)
+// How ranks share a tensor: those of a group, or all of them where it is an expert's (model/sharding).
 enum class TensorCut : uint8_t {
   kWhole,    // every rank has all of it
   kRows,     // equal parts
@@ -89,10 +89,13 @@ enum class DeviceTensor : uint8_t {
   kRouterBias,
   kGateUp,  // expert by expert, the layer's own feed-forward last
   kDown,    // as gate and up
+  // The shared expert, where routed ones are whole and it is not: its channels are others then.
+  kSharedGateUp,
+  kSharedDown,
   kFinalNorm,
   kHead,
 };
-inline constexpr size_t kNumDeviceTensors = 16;
+inline constexpr size_t kNumDeviceTensors = 18;
 
 // How a tensor's rows (or columns, where it is cut by those) are laid down there. What is filled up is zero.
 enum class DevicePacking : uint8_t {

@@ -26,7 +26,6 @@ struct CpuOptions {
 // What a GPU alone is told.
 struct GpuOptions {
   int ordinal = 0;                     // which GPU, as CUDA counts them
-  int parallel_size = 1, rank = 0;     // tensor parallelism: the part of the model this device holds
   DType kv_dtype = DType::kBF16;       // of K and V in the cache: bf16 or e4m3
   DType index_dtype = DType::kBF16;    // of its index keys, likewise
   double memory_utilization = 0.9;     // of the device's memory, for all there is
@@ -38,6 +37,7 @@ struct GpuOptions {
 
 struct EngineOptions {
   Device device = Device::kCpu;
+  Grid grid;                 // the ranks that run the model together, and which this one is
   int64_t cache_tokens = 0;  // that the cache holds, rounded up to blocks; 0: what fits (GPU only)
   CpuOptions cpu;
   GpuOptions gpu;

@@ -18,6 +18,7 @@ Result<std::unique_ptr<ModelRunner>> create_runner(const ModelConfig& config, co
          .max_context = options.max_model_tokens > 0 ? options.max_model_tokens : config.max_positions,
          .max_step_tokens = options.max_step_tokens,
          .max_step_sequences = options.max_step_sequences,
+         .grid = options.grid,
          .gpu = options.gpu}));
   return runner;
 }

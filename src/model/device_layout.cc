@@ -16,16 +16,16 @@ constexpr int kInterleave = 8;
 constexpr int kGroups[] = {4, 8, 16};  // query heads for one KV head that the attention kernels take
 
 // Query heads of one rank for each of its KV heads, and the next size that the kernels take (0: none).
-int group_size(const ModelConfig& config, int ranks) {
-  return config.num_query_heads / ranks / kv_heads_per_rank(config, ranks);
+int group_size(const ModelConfig& config, const Grid& grid) {
+  return config.num_query_heads / grid.tp / kv_heads_per_rank(config, grid);
 }
-int padded_group_size(const ModelConfig& config, int ranks) {
+int padded_group_size(const ModelConfig& config, const Grid& grid) {
   for (const int size : kGroups)
-    if (size >= group_size(config, ranks)) return size;
+    if (size >= group_size(config, grid)) return size;
   return 0;
 }
 
-Status check_shapes(const ModelConfig& config, int ranks) {
+Status check_shapes(const ModelConfig& config, const Grid& grid) {
   if (config.hidden_size % kTile != 0)
     return Error{
         Errc::kUnsupported,
@@ -47,12 +47,12 @@ Status check_shapes(const ModelConfig& config, int ranks) {
                    strf("{} {} is more than the {} that the GPU kernels take; the CPU can run this model",
                         field, value, most),
                    field};
-  if (padded_group_size(config, ranks) == 0)
+  if (padded_group_size(config, grid) == 0)
     return Error{
         Errc::kUnsupported,
         strf("num_attention_heads {}: {} query heads for one KV head are more than the {} that the GPU "
              "kernels take; the CPU can run this model",
-             config.num_query_heads, group_size(config, ranks), std::end(kGroups)[-1]),
+             config.num_query_heads, group_size(config, grid), std::end(kGroups)[-1]),
         "num_attention_heads"};
   if (has_moe && config.shared_intermediate_size != config.expert_intermediate_size)
     return Error{
@@ -75,6 +75,8 @@ bool is_read(DeviceTensor tensor, MatrixFormat format) {
     case DeviceTensor::kO:
     case DeviceTensor::kGateUp:
     case DeviceTensor::kDown:
+    case DeviceTensor::kSharedGateUp:
+    case DeviceTensor::kSharedDown:
       return format == MatrixFormat::kBF16 || is_mx(format);
     default:
       return format == MatrixFormat::kBF16;
@@ -89,24 +91,31 @@ Status check_format(const TensorRow& row) {
                row.spec.name};
 }
 
-bool is_placed(const TensorRow& row) {
-  return row.device.tensor != DeviceTensor::kNone;
+// The rows of which the rank holds something on the GPU, each with its place there.
+std::vector<TensorRow> rows_here(const ModelConfig& config, const Grid& grid,
+                                 std::span<const TensorRow> rows) {
+  std::vector<TensorRow> here;
+  for (const TensorRow& row : rows) {
+    if (row.device.tensor == DeviceTensor::kNone || shard_of(config, grid, row).empty()) continue;
+    DeviceTensor& tensor = here.emplace_back(row).device.tensor;
+    if (!has_whole_experts(grid) || row.part != LedgerPart::kSharedExperts) continue;
+    tensor = tensor == DeviceTensor::kDown ? DeviceTensor::kSharedDown : DeviceTensor::kSharedGateUp;
+  }
+  return here;
 }
 
 // Lays tensors down, each in its matrix, below those that are there already.
 class Placer {
  public:
-  Placer(const ModelConfig& config, const ParallelConfig& parallel, DeviceLayout& layout)
-      : config_(config), parallel_(parallel), layout_(layout) {}
+  Placer(const ModelConfig& config, const Grid& grid, DeviceLayout& layout)
+      : config_(config), grid_(grid), layout_(layout) {}
 
   // A matrix has one format. Where its tensors differ (a list of exclusions may say so), all are expanded to
   // bf16, which holds every number of theirs. Before any tensor is added.
   void choose_formats(std::span<const TensorRow> rows) {
+    for (const TensorRow& row : rows) matrix_of(row).format = row.device.format;
     for (const TensorRow& row : rows)
-      if (is_placed(row)) matrix_of(row).format = row.device.format;
-    for (const TensorRow& row : rows)
-      if (is_placed(row) && matrix_of(row).format != row.device.format)
-        matrix_of(row).format = MatrixFormat::kBF16;
+      if (matrix_of(row).format != row.device.format) matrix_of(row).format = MatrixFormat::kBF16;
   }
 
   void add(const TensorRow& row) {
@@ -132,6 +141,7 @@ class Placer {
       for (DeviceTensorLayout& tensor : layer.tensors.all) take(tensor);
       layer.qkv_rows = static_cast<int>(layer.tensors[DeviceTensor::kQkv].rows);
       layer.inter = static_cast<int>(layer.tensors[DeviceTensor::kDown].cols);
+      layer.shared_inter = static_cast<int>(layer.tensors[DeviceTensor::kSharedDown].cols);
       for (const DeviceTensor tensor : {DeviceTensor::kQkv, DeviceTensor::kO})
         if (const DeviceTensorLayout& matrix = layer.tensors[tensor]; is_mx(matrix.format))
           layer.expanded_numbers = std::max(layer.expanded_numbers, matrix.rows * matrix.cols);
@@ -154,7 +164,7 @@ class Placer {
     DevicePart part = {
         .tensor = row, .whole_rows = rows, .whole_cols = cols, .num_rows = rows, .num_cols = cols};
     if (is_vector) return part;
-    const ShardRange range = shard_of(config_, parallel_, row);
+    const ShardRange range = shard_of(config_, grid_, row);
     const int64_t numbers = range.axis == 0 ? 1 : values_per_element(row.format);
     (range.axis == 0 ? part.first_row : part.first_col) = range.begin * numbers;
     (range.axis == 0 ? part.num_rows : part.num_cols) = (range.end - range.begin) * numbers;
@@ -163,8 +173,8 @@ class Placer {
 
   // Of query heads that share a KV head, without and with zero heads.
   DeviceRuns head_groups() const {
-    return {int64_t{group_size(config_, parallel_.size)} * config_.head_dim,
-            int64_t{padded_group_size(config_, parallel_.size)} * config_.head_dim};
+    return {int64_t{group_size(config_, grid_)} * config_.head_dim,
+            int64_t{padded_group_size(config_, grid_)} * config_.head_dim};
   }
 
   DeviceRuns runs_of(DevicePacking packing) const {
@@ -199,28 +209,29 @@ class Placer {
   }
 
   const ModelConfig& config_;
-  const ParallelConfig& parallel_;
+  const Grid& grid_;
   DeviceLayout& layout_;
 };
 
 }  // namespace
 
-Result<DeviceLayout> make_device_layout(const ModelConfig& config, const ParallelConfig& parallel,
-                                        std::span<const TensorRow> rows) {
-  SPARROW_TRY(validate(config, parallel));
-  SPARROW_TRY(check_shapes(config, parallel.size));
+Result<DeviceLayout> make_device_layout(const ModelConfig& config, const Grid& grid,
+                                        std::span<const TensorRow> all_rows) {
+  SPARROW_TRY(validate(config, grid));
+  SPARROW_TRY(check_shapes(config, grid));
   DeviceLayout layout;
-  layout.kv_heads = kv_heads_per_rank(config, parallel.size);
-  layout.query_heads = layout.kv_heads * padded_group_size(config, parallel.size);
-  layout.vocab_rows = config.vocab_size / parallel.size;
-  layout.first_vocab_row = layout.vocab_rows * parallel.rank;
+  layout.kv_heads = kv_heads_per_rank(config, grid);
+  layout.query_heads = layout.kv_heads * padded_group_size(config, grid);
+  layout.vocab_rows = config.vocab_size / grid.tp;
+  layout.first_vocab_row = layout.vocab_rows * grid.tp_rank();
+  layout.experts = experts_of(config, grid);
   layout.layers.resize(static_cast<size_t>(config.num_layers));
   for (size_t i = 0; i < layout.layers.size(); ++i)
-    layout.layers[i].num_experts = config.layer_is_moe[i] ? config.num_experts : 0;
-  Placer placer(config, parallel, layout);
+    if (config.layer_is_moe[i]) layout.layers[i].num_experts = layout.experts.count;
+  const std::vector<TensorRow> rows = rows_here(config, grid, all_rows);
+  Placer placer(config, grid, layout);
   placer.choose_formats(rows);
   for (const TensorRow& row : rows) {
-    if (!is_placed(row)) continue;
     SPARROW_TRY(check_format(row));
     placer.add(row);
   }
@@ -228,12 +239,12 @@ Result<DeviceLayout> make_device_layout(const ModelConfig& config, const Paralle
   return layout;
 }
 
-Result<DeviceLayout> make_device_layout(const ModelConfig& config, const ParallelConfig& parallel) {
-  return make_device_layout(config, parallel, tensor_table(config));
+Result<DeviceLayout> make_device_layout(const ModelConfig& config, const Grid& grid) {
+  return make_device_layout(config, grid, tensor_table(config));
 }
 
-Result<size_t> device_weight_bytes(const ModelConfig& config, const ParallelConfig& parallel) {
-  return SPARROW_TRY(make_device_layout(config, parallel)).bytes;
+Result<size_t> device_weight_bytes(const ModelConfig& config, const Grid& grid) {
+  return SPARROW_TRY(make_device_layout(config, grid)).bytes;
 }
 
 }  // namespace sparrow

@@ -44,8 +44,9 @@ struct DeviceTensors {
 struct DeviceLayerLayout {
   DeviceTensors tensors;
   int qkv_rows = 0;
-  int num_experts = 0;  // routed ones; 0: dense feed-forward
-  int inter = 0;        // channels of each expert, zero channels included
+  int num_experts = 0;   // routed ones that are here; 0: dense feed-forward
+  int inter = 0;         // channels of each expert, zero channels included
+  int shared_inter = 0;  // of the shared expert where it has matrices of its own; 0: it is the last expert
   // Numbers of the larger of q/k/v and output matrix, where those are cells: products of many rows expand
   // them.
   int64_t expanded_numbers = 0;
@@ -76,6 +77,7 @@ struct DevicePart {
 struct DeviceLayout {
   int query_heads = 0, kv_heads = 0;  // zero heads included
   int first_vocab_row = 0, vocab_rows = 0;
+  ExpertRange experts;  // of each layer with a router, which knows all of them
   DeviceTensors model;
   std::vector<DeviceLayerLayout> layers;
   std::vector<DevicePart> parts;  // in the order of the table; memory that no part covers must be zero
@@ -84,11 +86,11 @@ struct DeviceLayout {
 
 // `rows` are those of the table. Error: the model cannot be cut that way, has a shape that the kernels do not
 // take, or a tensor would lie there in a format that they do not read.
-Result<DeviceLayout> make_device_layout(const ModelConfig& config, const ParallelConfig& parallel,
+Result<DeviceLayout> make_device_layout(const ModelConfig& config, const Grid& grid,
                                         std::span<const TensorRow> rows);
-Result<DeviceLayout> make_device_layout(const ModelConfig& config, const ParallelConfig& parallel);
+Result<DeviceLayout> make_device_layout(const ModelConfig& config, const Grid& grid);
 
 // What the weights of one rank take on a GPU, exactly.
-Result<size_t> device_weight_bytes(const ModelConfig& config, const ParallelConfig& parallel);
+Result<size_t> device_weight_bytes(const ModelConfig& config, const Grid& grid);
 
 }  // namespace sparrow

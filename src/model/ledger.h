@@ -30,8 +30,8 @@ struct Ledger {
   int64_t block_bytes() const { return token_bytes() * 128; }
 };
 
-// `parallel` has been validated. Without `vision` the vision tower is left out.
-Ledger make_ledger(const ModelConfig& config, const ParallelConfig& parallel, DType kv_dtype,
-                   DType index_dtype, bool vision);
+// `grid` has been validated. Without `vision` the vision tower is left out.
+Ledger make_ledger(const ModelConfig& config, const Grid& grid, DType kv_dtype, DType index_dtype,
+                   bool vision);
 
 }  // namespace sparrow

@@ -1,39 +1,59 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sharding: which part of each tensor a tensor-parallel rank holds. Query heads, feed-forward channels and
-// the vocabulary are split; KV heads are split as far as there are any and replicated beyond; what every rank
-// needs whole is replicated.
+// Sharding: which part of each tensor a rank holds. A group's ranks split query heads, the dense
+// feed-forward's channels and the vocabulary; KV heads as far as there are any, beyond that ranks share one.
+// All ranks split the experts: routed ones by channel or, expert-parallel, whole; the shared one always by
+// channel. What every rank needs whole is replicated.
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "base/result.h"
 #include "checkpoint/tensor_row.h"
+#include "comm/grid.h"
 #include "config/config.h"
 
 namespace sparrow {
 
-struct ParallelConfig {
-  int size = 1;  // ranks that share each layer
-  int rank = 0;
-};
+// Products that are cut by columns are summed in so many fixed parts, whatever the number of ranks, so that
+// the sum has one order: a rank computes some of them, and no more than so many ranks can share one.
+inline constexpr int kSumParts = 8;
 
-// Error: the model cannot be cut into that many equal parts; names the field that does not divide.
-Status validate(const ModelConfig& config, const ParallelConfig& parallel);
+// Error: the model cannot be cut that way; says why, and which grids of as many ranks would do.
+Status validate(const ModelConfig& config, const Grid& grid);
+
+// What a model can run on with so many ranks, the fastest for one request first; none: no grid of that size.
+// Left out are groups that are smaller than they could be without holding anything twice.
+std::vector<Grid> supported_grids(const ModelConfig& config, int ranks);
 
 // KV heads (and index heads) of one rank, and the first of them. Ranks beyond the number of heads share one.
-int kv_heads_per_rank(const ModelConfig& config, int parallel_size);
-int first_kv_head(const ModelConfig& config, const ParallelConfig& parallel);
+int kv_heads_per_rank(const ModelConfig& config, const Grid& grid);
+int first_kv_head(const ModelConfig& config, const Grid& grid);
 
-// The part of a tensor that a rank holds: [begin, end) along one of its extents.
+// The routed experts of which a rank has a part, or, expert-parallel, those that it has whole.
+struct ExpertRange {
+  int first = 0, count = 0;
+};
+ExpertRange experts_of(const ModelConfig& config, const Grid& grid);
+
+// Whether ranks hold other experts than their neighbours. Over one rank that is no cut.
+inline bool has_whole_experts(const Grid& grid) {
+  return grid.expert_parallel && grid.world() > 1;
+}
+
+// The part of a tensor that a rank holds: [begin, end) along one of its extents; empty where it is another
+// rank's expert.
 struct ShardRange {
   int axis = 0;
   int64_t begin = 0, end = 0;
+
+  bool empty() const { return begin == end; }
 };
 
-// `row` comes from the table of the same configuration, and `parallel` has been validated.
-ShardRange shard_of(const ModelConfig& config, const ParallelConfig& parallel, const TensorRow& row);
+// `row` comes from the table of the same configuration, and `grid` has been validated.
+ShardRange shard_of(const ModelConfig& config, const Grid& grid, const TensorRow& row);
 
 // Bytes of that part.
-int64_t shard_bytes(const ModelConfig& config, const ParallelConfig& parallel, const TensorRow& row);
+int64_t shard_bytes(const ModelConfig& config, const Grid& grid, const TensorRow& row);
 
 }  // namespace sparrow

@@ -35,7 +35,7 @@ inline int max_logit_rows(int max_step_tokens, int max_step_sequences) {
 struct RankShape {
   struct Layer {
     int qkv_rows = 0;
-    int num_experts = 0;           // routed ones; 0: dense feed-forward
+    int num_experts = 0;           // routed ones that are here; 0: dense feed-forward
     int inter = 0;                 // channels of each expert
     int64_t expanded_numbers = 0;  // of its largest matrix that products expand to bf16
   };
@@ -119,7 +119,7 @@ StepBuffers<Bf16> lay_out_step(Arena& arena, const ModelConfig& config, const Ra
       arena.take<std::byte>(ops::cuda::router_workspace_bytes(router_shape(config), limits.max_step_tokens));
   arena.begin("router as bf16 terms");
   for (const RankShape::Layer& layer : rank.layers)
-    at.router_parts.push_back(layer.num_experts > 0 ? arena.take<Bf16>(3 * layer.num_experts * hidden)
+    at.router_parts.push_back(layer.num_experts > 0 ? arena.take<Bf16>(3 * config.num_experts * hidden)
                                                     : nullptr);
   arena.begin("experts");
   at.experts = arena.take<std::byte>(experts);

@@ -23,9 +23,9 @@ void Workspace::add(std::string_view name, int64_t bytes_of_row) {
   bytes += bytes_of_row;
 }
 
-Result<Workspace> gpu_workspace(const ModelConfig& config, const ParallelConfig& parallel,
-                                const GpuStepLimits& limits, int num_sms) {
-  const RankShape rank = rank_shape(SPARROW_TRY(make_device_layout(config, parallel)));
+Result<Workspace> gpu_workspace(const ModelConfig& config, const Grid& grid, const GpuStepLimits& limits,
+                                int num_sms) {
+  const RankShape rank = rank_shape(SPARROW_TRY(make_device_layout(config, grid)));
   const RotaryFrequencies rotary = rotary_frequencies(config.rope);
   int64_t attention_bytes = 0;
   const msa::gpu::Status status =

@@ -33,8 +33,8 @@ struct Workspace {
 
 // What CudaTextModel allocates for one rank on a Hopper card with so many multiprocessors, to the byte: its
 // own layout is counted. Error: a shape that the GPU kernels do not take.
-Result<Workspace> gpu_workspace(const ModelConfig& config, const ParallelConfig& parallel,
-                                const GpuStepLimits& limits, int num_sms);
+Result<Workspace> gpu_workspace(const ModelConfig& config, const Grid& grid, const GpuStepLimits& limits,
+                                int num_sms);
 
 // Scratch memory on the CPU with that instruction set and so many threads: no less than a step takes, and not
 // much more.

@@ -16,7 +16,7 @@ class StepCostTest : public testing::Test {
   const std::vector<int> all_hit = std::vector<int>(config.num_layers, config.num_experts);
 
   PartCost cost(const char* part, const StepWork& work, int ranks = 8) const {
-    for (const PartCost& cost : step_cost(config, {.size = ranks}, work))
+    for (const PartCost& cost : step_cost(config, {.tp = ranks}, work))
       if (cost.part == part) return cost;
     ADD_FAILURE() << part;
     return {};
@@ -29,7 +29,7 @@ TEST_F(StepCostTest, OneTokenThatHitsAllExpertsReadsAllWeights) {
   for (const QuantFormat quant : {QuantFormat::kNone, QuantFormat::kMxfp8, QuantFormat::kMxfp4}) {
     config.quant = quant;
     for (const int ranks : {1, 4, 8}) {
-      const Ledger ledger = make_ledger(config, {.size = ranks}, DType::kBF16, DType::kBF16, false);
+      const Ledger ledger = make_ledger(config, {.tp = ranks}, DType::kBF16, DType::kBF16, false);
       double weights = 0;
       for (const char* part : {"q/k/v product", "output product", "router", "experts", "vocabulary"})
         weights += cost(part, {.experts_hit = all_hit}, ranks).bytes;
@@ -68,7 +68,7 @@ TEST_F(StepCostTest, PrefillOf8KTakesAsManyOperationsAsTheActiveParameters) {
   // 23 G active parameters, of which the embedding does no work and attention does some without any.
   double flops = 0;
   for (const PartCost& part : step_cost(
-           config, {.size = 8}, {.requests = 1, .queries = 8192, .context = 8192, .experts_hit = all_hit}))
+           config, {.tp = 8}, {.requests = 1, .queries = 8192, .context = 8192, .experts_hit = all_hit}))
     flops += part.flops;
   EXPECT_NEAR(flops / 8192 / 2 * 8 / 1e9, 23, 5);
 }

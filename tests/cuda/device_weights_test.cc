@@ -81,14 +81,13 @@ std::vector<BFloat16> rows_of(const ops::cuda::DeviceMatrix& matrix, int64_t fir
 // Compares what a rank's GPU holds with what it should hold, by the description in device_weights.h.
 class Comparison {
  public:
-  Comparison(const ModelConfig& config, const ParallelConfig& parallel, const Weights& host,
-             const DeviceWeights& device)
-      : config_(config), parallel_(parallel), host_(host), device_(device) {}
+  Comparison(const ModelConfig& config, const Grid& grid, const Weights& host, const DeviceWeights& device)
+      : config_(config), grid_(grid), host_(host), device_(device) {}
 
   // "" or where the first difference is.
   std::string first_difference() {
     const int64_t hidden = config_.hidden_size;
-    const int64_t first = config_.vocab_size / parallel_.size * parallel_.rank;
+    const int64_t first = config_.vocab_size / grid_.tp * grid_.tp_rank();
     if (device_.first_vocab_row != first) return "first_vocab_row";
     const auto vocab_rows = [&](const ops::Weight& w) {
       return [&w, first](int64_t r, int64_t c) { return value_of(w, first + r, c); };
@@ -151,9 +150,9 @@ class Comparison {
       differ("index_norms", 0, 0);
     }
     const int kv_heads = device_.kv_heads, padded = device_.query_heads / kv_heads;
-    const int group = config_.num_query_heads / parallel_.size / kv_heads;
-    const int first_q = config_.num_query_heads / parallel_.size * parallel_.rank;
-    const int first_kv = parallel_.rank * config_.num_kv_heads / parallel_.size;
+    const int group = config_.num_query_heads / grid_.tp / kv_heads;
+    const int first_q = config_.num_query_heads / grid_.tp * grid_.tp_rank();
+    const int first_kv = grid_.tp_rank() * config_.num_kv_heads / grid_.tp;
     // The query head at a place of the device's order; -1 where zeros fill the group up.
     const auto query_head = [=](int64_t head) {
       return head % padded < group ? first_q + head / padded * group + head % padded : -1;
@@ -178,23 +177,43 @@ class Comparison {
   }
 
   void feed_forward(const DeviceLayer& device, const LayerWeights& host) {
-    const int64_t hidden = config_.hidden_size;
-    const bool is_moe = !host.experts.empty();
-    if (device.num_experts != static_cast<int>(host.experts.size())) differ("num_experts", 0, 0);
-    if (is_moe) {
-      matrix("router", device.router, device.num_experts, hidden,
-             [&](int64_t r, int64_t c) { return value_of(host.router, r, c); });
-      vector("router_bias", device.router_bias, host.router_bias);
-    } else if (device.router != nullptr || device.router_bias != nullptr) {
-      differ("router of a dense layer", 0, 0);
+    if (host.experts.empty()) {
+      if (device.num_experts != 0 || device.router != nullptr || device.router_bias != nullptr)
+        differ("experts of a dense layer", 0, 0);
+      return mlps(device, {&host.mlp}, config_.dense_intermediate_size / grid_.tp, grid_.tp_rank());
     }
-    const int channels =
-        (is_moe ? config_.expert_intermediate_size : config_.dense_intermediate_size) / parallel_.size;
-    const int64_t first = int64_t{channels} * parallel_.rank, inter = device.inter;
+    matrix("router", device.router, config_.num_experts, config_.hidden_size,
+           [&](int64_t r, int64_t c) { return value_of(host.router, r, c); });
+    vector("router_bias", device.router_bias, host.router_bias);
+    const bool is_whole = grid_.expert_parallel && grid_.world() > 1;
+    const int count = is_whole ? config_.num_experts / grid_.world() : config_.num_experts;
+    const int first = is_whole ? count * grid_.rank : 0;
+    if (device.num_experts != count || device_.experts.first != first || device_.experts.count != count)
+      return differ("num_experts", first, count);
+    std::vector<const ops::MlpWeights*> experts;
+    for (int e = 0; e < count; ++e) experts.push_back(&host.experts[static_cast<size_t>(first + e)]);
+    const int channels = config_.shared_intermediate_size / grid_.world();
+    if (!is_whole) {
+      experts.push_back(&host.mlp);
+      return mlps(device, experts, channels, grid_.rank);
+    }
+    mlps(device, experts, config_.expert_intermediate_size, 0);
+    DeviceLayer shared = device;
+    shared.inter = device.shared_inter;
+    shared.gate_up = device.shared_gate_up;
+    shared.down = device.shared_down;
+    mlps(shared, {&host.mlp}, channels, grid_.rank);
+  }
+
+  // Part `part` of `channels` channels of each.
+  void mlps(const DeviceLayer& device, const std::vector<const ops::MlpWeights*>& all, int channels,
+            int part) {
+    const int64_t hidden = config_.hidden_size, inter = device.inter, first = int64_t{channels} * part;
     if (inter % 64 != 0 || inter < channels || inter - channels >= 64) return differ("inter", 0, inter);
-    for (int e = 0; e <= device.num_experts; ++e) {
-      const ops::MlpWeights& expert =
-          e < device.num_experts ? host.experts[static_cast<size_t>(e)] : host.mlp;
+    const auto count = static_cast<int64_t>(all.size());
+    if (device.gate_up.rows != count * 2 * inter) differ("gate_up's rows", device.gate_up.rows, 0);
+    for (int64_t e = 0; e < count; ++e) {
+      const ops::MlpWeights& expert = *all[static_cast<size_t>(e)];
       const std::string name = "expert " + std::to_string(e);
       matrix(name + " gate_up", device.gate_up, e * 2 * inter, 2 * inter, hidden,
              [&](int64_t row, int64_t col) {
@@ -209,48 +228,51 @@ class Comparison {
   }
 
   const ModelConfig& config_;
-  const ParallelConfig& parallel_;
+  const Grid& grid_;
   const Weights& host_;
   const DeviceWeights& device_;
   std::string difference_;
 };
 
-std::string first_difference(const Checkpoint& model, const ParallelConfig& parallel,
-                             const DeviceWeights& device) {
-  return Comparison(model.config(), parallel, model.weights(), device).first_difference();
+std::string first_difference(const Checkpoint& model, const Grid& grid, const DeviceWeights& device) {
+  return Comparison(model.config(), grid, model.weights(), device).first_difference();
 }
 
-class EveryTypeAndRank : public ::testing::TestWithParam<std::tuple<DType, int>> {};
+class EveryTypeAndGrid : public ::testing::TestWithParam<std::tuple<DType, Grid>> {};
 
-TEST_P(EveryTypeAndRank, HoldsItsPartOfTheCheckpointExactly) {
-  const auto [dtype, ranks] = GetParam();
+TEST_P(EveryTypeAndGrid, HoldsItsPartOfTheCheckpointExactly) {
+  auto [dtype, grid] = GetParam();
   const Checkpoint model = random_model(dtype, kWideExperts);
-  for (int rank = 0; rank < ranks; ++rank) {
-    const ParallelConfig parallel = {ranks, rank};
-    const auto device = load_device_weights(model.config(), parallel, model.weights());
+  for (grid.rank = 0; grid.rank < grid.world(); ++grid.rank) {
+    const auto device = load_device_weights(model.config(), grid, model.weights());
     ASSERT_TRUE(device.ok()) << device.error().message;
-    EXPECT_EQ(device->memory.bytes(), device_weight_bytes(model.config(), parallel).value());
-    EXPECT_EQ(first_difference(model, parallel, device.value()), "") << "rank " << rank;
+    EXPECT_EQ(device->memory.bytes(), device_weight_bytes(model.config(), grid).value());
+    EXPECT_EQ(first_difference(model, grid, device.value()), "") << "rank " << grid.rank;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(DeviceWeights, EveryTypeAndRank,
-                         ::testing::Combine(::testing::Values(DType::kF32, DType::kBF16, DType::kF8E4M3),
-                                            ::testing::Values(1, 2, 4, 8)),
-                         [](const auto& info) {
-                           return std::string(name_of(std::get<0>(info.param))) + "Over" +
-                                  std::to_string(std::get<1>(info.param));
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    DeviceWeights, EveryTypeAndGrid,
+    ::testing::Combine(::testing::Values(DType::kF32, DType::kBF16, DType::kF8E4M3),
+                       ::testing::Values(Grid{}, Grid{.tp = 2}, Grid{.tp = 4}, Grid{.tp = 8},
+                                         Grid{.tp = 2, .dp = 2}, Grid{.tp = 4, .expert_parallel = true},
+                                         Grid{.tp = 4, .dp = 2, .expert_parallel = true})),
+    [](const auto& info) {
+      std::string name =
+          std::string(name_of(std::get<0>(info.param))) + "On" + describe(std::get<1>(info.param));
+      std::erase_if(name, [](char c) { return !std::isalnum(static_cast<unsigned char>(c)); });
+      return name;
+    });
 
 TEST(DeviceWeights, ZerosFillUpWhatIsSmallerThanATile) {
   // The tiny preset as it is: experts of 64 channels over 8 ranks leave 8 channels and one query head for
   // each.
   const Checkpoint model = random_model(DType::kBF16);
-  const ParallelConfig parallel = {8, 5};
-  const DeviceWeights device = load_device_weights(model.config(), parallel, model.weights()).value();
+  const Grid grid{.tp = 8, .rank = 5};
+  const DeviceWeights device = load_device_weights(model.config(), grid, model.weights()).value();
   EXPECT_EQ(device.layers[1].inter, 64);
   EXPECT_EQ(device.query_heads, 4);
-  EXPECT_EQ(first_difference(model, parallel, device), "");
+  EXPECT_EQ(first_difference(model, grid, device), "");
 }
 
 // k of a layer is not quantised, the rest of its matrix is: all of it is expanded, and nothing else.
@@ -282,14 +304,14 @@ TEST(DeviceWeights, AFileOnDiskGivesTheSame) {
 // than work.
 TEST(DeviceWeights, TheSizeOfTheBuffersDoesNotMatter) {
   const Checkpoint model = random_model(DType::kF8E4M3, kWideExperts);
-  const ParallelConfig parallel = {2, 1};
+  const Grid grid{.tp = 2, .rank = 1};
   for (const size_t bytes : {size_t{1}, size_t{3000}, size_t{100'003}, size_t{1} << 20}) {
     for (const int threads : {1, 3, 16}) {
       const DeviceLoadOptions options = {
           .threads = threads, .buffer_bytes = bytes, .buffers_per_thread = threads % 3 + 1};
-      const auto device = load_device_weights(model.config(), parallel, model.weights(), {}, options);
+      const auto device = load_device_weights(model.config(), grid, model.weights(), {}, options);
       ASSERT_TRUE(device.ok()) << device.error().message;
-      EXPECT_EQ(first_difference(model, parallel, device.value()), "")
+      EXPECT_EQ(first_difference(model, grid, device.value()), "")
           << bytes << " bytes, " << threads << " threads";
     }
   }
@@ -302,7 +324,7 @@ TEST(DeviceWeights, ProgressEndsAtTheBytesOfThisRank) {
     EXPECT_LE(done, total);
     last_done = done, last_total = total;
   };
-  const auto device = load_device_weights(model.config(), {2, 0}, model.weights(), progress);
+  const auto device = load_device_weights(model.config(), {.tp = 2}, model.weights(), progress);
   ASSERT_TRUE(device.ok());
   EXPECT_EQ(last_done, last_total);
   // Less than the whole, more than half: norms and the router are on both ranks.
@@ -346,10 +368,11 @@ TEST(DeviceWeights, ShuffledRowsAreNoticed) {
 TEST(DummyDeviceWeights, AreThoseOfARandomCheckpoint) {
   for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
     const Checkpoint model = random_model(dtype, kWideExperts, /*seed=*/11);
-    for (const ParallelConfig parallel : {ParallelConfig{1, 0}, ParallelConfig{4, 3}, ParallelConfig{8, 2}}) {
-      const auto device = dummy_device_weights(model.config(), parallel, 11);
+    for (const Grid grid : {Grid{}, Grid{.tp = 4, .rank = 3}, Grid{.tp = 8, .rank = 2},
+                            Grid{.tp = 2, .dp = 2, .expert_parallel = true, .rank = 3}}) {
+      const auto device = dummy_device_weights(model.config(), grid, 11);
       ASSERT_TRUE(device.ok()) << device.error().message;
-      EXPECT_EQ(first_difference(model, parallel, device.value()), "");
+      EXPECT_EQ(first_difference(model, grid, device.value()), "");
     }
     const DeviceWeights other = dummy_device_weights(model.config(), {}, 12).value();
     EXPECT_NE(first_difference(model, {}, other), "");
@@ -368,7 +391,7 @@ TEST(DeviceWeights, AModelThatDoesNotFitIsAnErrorThatSaysWhatIsMissing) {
 TEST(DeviceWeights, ARankThatDoesNotDivideTheModelIsAnError) {
   const Checkpoint model = random_model(DType::kF8E4M3);
   // 64 channels of an expert are two groups of 32 with a scale of their own: not enough for 8 ranks.
-  const auto device = load_device_weights(model.config(), {8, 0}, model.weights());
+  const auto device = load_device_weights(model.config(), {.tp = 8}, model.weights());
   ASSERT_FALSE(device.ok());
   EXPECT_THAT(device.error().message, HasSubstr("intermediate_size"));
 }

@@ -59,22 +59,21 @@ TEST(CudaMemory, IsTakenAsItIsPlanned) {
   const DeviceInfo device = use_device(0).value();
   for (const Shape& shape : shapes()) {
     SCOPED_TRACE(shape.name);
-    const ParallelConfig parallel{.size = shape.ranks};
+    const Grid grid{.tp = shape.ranks};
     const GpuStepLimits limits{.max_step_tokens = shape.tokens,
                                .max_step_sequences = shape.sequences,
                                .max_logits = max_logit_rows(shape.tokens, shape.sequences),
                                .max_context = shape.context,
                                .kv_dtype = shape.kv_dtype,
                                .index_dtype = shape.index_dtype};
-    const GpuMemory planned = plan_gpu_memory(shape.config, parallel, limits, device.num_sms).value();
-    const RankOptions options{.cache_tokens = 1024,
-                              .max_context = shape.context,
-                              .max_step_tokens = shape.tokens,
-                              .max_step_sequences = shape.sequences,
-                              .gpu = {.parallel_size = shape.ranks,
-                                      .kv_dtype = shape.kv_dtype,
-                                      .index_dtype = shape.index_dtype,
-                                      .dummy_seed = 1}};
+    const GpuMemory planned = plan_gpu_memory(shape.config, grid, limits, device.num_sms).value();
+    const RankOptions options{
+        .cache_tokens = 1024,
+        .max_context = shape.context,
+        .max_step_tokens = shape.tokens,
+        .max_step_sequences = shape.sequences,
+        .grid = grid,
+        .gpu = {.kv_dtype = shape.kv_dtype, .index_dtype = shape.index_dtype, .dummy_seed = 1}};
 
     const AllocationCounts before = allocation_counts();
     size_t free_before = 0, free_after = 0, total = 0;
@@ -88,7 +87,7 @@ TEST(CudaMemory, IsTakenAsItIsPlanned) {
     EXPECT_EQ(static_cast<int64_t>(info.weight_bytes), planned.weight_bytes);
     EXPECT_EQ(static_cast<int64_t>(info.workspace_bytes), planned.workspace.bytes);
     const KvCacheShape block{.num_blocks = 1,
-                             .kv_heads = make_device_layout(shape.config, parallel)->kv_heads,
+                             .kv_heads = make_device_layout(shape.config, grid)->kv_heads,
                              .head_dim = shape.config.head_dim,
                              .dtype = shape.kv_dtype,
                              .index_dtype = shape.index_dtype,

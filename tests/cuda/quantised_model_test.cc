@@ -193,8 +193,8 @@ TEST(QuantisedModel, WhatACellCannotHoldIsAnErrorThatNamesItsPlace) {
       write_text_file(dir.path() / "config.json", synthetic_config("tiny", MatrixFormat::kMxfp8)->config_json)
           .ok());
   const Checkpoint model = Checkpoint::random(dir.path(), 5, {}).value();
-  const auto error = [&](const ParallelConfig& parallel = {}) {
-    const auto device = load_device_weights(model.config(), parallel, model.weights());
+  const auto error = [&](const Grid& grid = {}) {
+    const auto device = load_device_weights(model.config(), grid, model.weights());
     return device.ok() ? "" : device.error().message;
   };
   const LayerWeights& layer = model.weights().layers[1];
@@ -212,9 +212,9 @@ TEST(QuantisedModel, WhatACellCannotHoldIsAnErrorThatNamesItsPlace) {
   {
     // Of the second rank: the first has no part of it.
     const Spoiled scale(layer.mlp.down.scales, 2 * 64 / 32 + 1, 135);
-    EXPECT_EQ(error({2, 0}), "");
-    EXPECT_THAT(error({2, 1}), AllOf(HasSubstr("shared_experts.down_proj.weight"), HasSubstr("row 2"),
-                                     HasSubstr("135"), HasSubstr("134")));
+    EXPECT_EQ(error({.tp = 2}), "");
+    EXPECT_THAT(error({.tp = 2, .rank = 1}), AllOf(HasSubstr("shared_experts.down_proj.weight"),
+                                                   HasSubstr("row 2"), HasSubstr("135"), HasSubstr("134")));
   }
   EXPECT_EQ(error(), "");
 }

@@ -51,16 +51,16 @@ bool is_text(const TensorRow& row) {
 
 TEST(DeviceLayout, WeightsOfTheRealModelTakeWhatTheLedgerSaysUpToAlignment) {
   for (const QuantFormat quant : kFormats) {
-    for (const int ranks : {1, 2, 4, 8, 16}) {
-      const ParallelConfig parallel = {.size = ranks};
+    for (const int ranks : {1, 2, 4, 8}) {
+      const Grid grid = {.tp = ranks};
       const int64_t ledger =
-          make_ledger(m3(quant), parallel, DType::kBF16, DType::kBF16, /*vision=*/false).weight_bytes;
-      const auto device = static_cast<int64_t>(device_weight_bytes(m3(quant), parallel).value());
+          make_ledger(m3(quant), grid, DType::kBF16, DType::kBF16, /*vision=*/false).weight_bytes;
+      const auto device = static_cast<int64_t>(device_weight_bytes(m3(quant), grid).value());
       int64_t tensors = 0;
       for (const TensorRow& row : tensor_table(m3(quant))) tensors += is_text(row);
       EXPECT_GE(device, ledger) << ranks;
       EXPECT_LE(device, ledger + tensors * static_cast<int64_t>(kDeviceAlignment)) << ranks;
-      // M3's own sizes are aligned as they are, with up to 16 ranks, and full cells are as large as what they
+      // M3's own sizes are aligned as they are, with up to 8 ranks, and full cells are as large as what they
       // hold: a quantised model takes what its files have.
       EXPECT_EQ(device, ledger) << ranks;
     }
@@ -124,7 +124,7 @@ TEST(DeviceLayout, AnF32ModelTakesHalfOfItselfButForItsRouter) {
 }
 
 TEST(DeviceLayout, EveryTensorIsAligned) {
-  const DeviceLayout layout = make_device_layout(tiny(), {.size = 4}).value();
+  const DeviceLayout layout = make_device_layout(tiny(), {.tp = 4}).value();
   size_t there = 0;
   for (const DeviceLayerLayout& layer : layout.layers)
     for (const DeviceTensorLayout& tensor : layer.tensors.all) {
@@ -167,8 +167,8 @@ class Bits {
 };
 
 // Every element of every part has a place of its own inside the memory.
-void expect_no_overlap(const ModelConfig& config, const ParallelConfig& parallel) {
-  const DeviceLayout layout = make_device_layout(config, parallel).value();
+void expect_no_overlap(const ModelConfig& config, const Grid& grid) {
+  const DeviceLayout layout = make_device_layout(config, grid).value();
   Bits bits(layout.bytes);
   for (const DevicePart& part : layout.parts) {
     const MatrixFormat format = part.tensor.device.format;
@@ -192,9 +192,9 @@ void expect_no_overlap(const ModelConfig& config, const ParallelConfig& parallel
 TEST(DeviceLayout, NoTwoElementsShareAPlace) {
   for (const int ranks : {1, 2, 4, 8})
     for (const int rank : {0, ranks - 1}) {
-      expect_no_overlap(tiny(), {ranks, rank});
-      expect_no_overlap(tiny(QuantFormat::kMxfp8), {ranks, rank});
-      expect_no_overlap(tiny(QuantFormat::kMxfp4), {ranks, rank});
+      expect_no_overlap(tiny(), {.tp = ranks, .rank = rank});
+      expect_no_overlap(tiny(QuantFormat::kMxfp8), {.tp = ranks, .rank = rank});
+      expect_no_overlap(tiny(QuantFormat::kMxfp4), {.tp = ranks, .rank = rank});
     }
 }
 
@@ -207,7 +207,7 @@ TEST_P(DeviceLayoutOf, RanksTogetherHoldTheWholeModel) {
   for (const int ranks : {1, 2, 4, 8}) {
     std::map<std::string, std::vector<int>> holders;
     for (int rank = 0; rank < ranks; ++rank) {
-      const DeviceLayout layout = make_device_layout(config, {ranks, rank}).value();
+      const DeviceLayout layout = make_device_layout(config, {.tp = ranks, .rank = rank}).value();
       for (const DevicePart& part : layout.parts) {
         std::vector<int>& count = holders[part.tensor.spec.name];
         count.resize(static_cast<size_t>(part.whole_rows * part.whole_cols));
@@ -225,7 +225,7 @@ TEST_P(DeviceLayoutOf, RanksTogetherHoldTheWholeModel) {
           << spec.name;
       const bool kv =
           row.role == TensorRole::kK || row.role == TensorRole::kV || row.role == TensorRole::kIndexQ;
-      const bool cut = shard_bytes(config, {ranks, 0}, row) < static_cast<int64_t>(spec.bytes());
+      const bool cut = shard_bytes(config, {.tp = ranks}, row) < static_cast<int64_t>(spec.bytes());
       const int expected = kv ? std::max(1, ranks / config.num_kv_heads) : cut ? 1 : ranks;
       for (const int n : count) ASSERT_EQ(n, expected) << spec.name;
       holders.erase(spec.name);
@@ -242,7 +242,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, DeviceLayoutOf, ::testing::ValuesIn(kFormats),
 
 TEST(DeviceLayout, SmallGroupsOfQueryHeadsAreFilledUpToFour) {
   // 4 ranks: 2 query heads and one KV head for each.
-  const DeviceLayout layout = make_device_layout(tiny(), {.size = 4, .rank = 1}).value();
+  const DeviceLayout layout = make_device_layout(tiny(), {.tp = 4, .rank = 1}).value();
   EXPECT_EQ(layout.query_heads, 4);
   EXPECT_EQ(layout.kv_heads, 1);
   EXPECT_EQ(layout.layers[0].qkv_rows, (4 + 2) * 128);      // dense attention
@@ -259,14 +259,14 @@ TEST(DeviceLayout, SmallGroupsOfQueryHeadsAreFilledUpToFour) {
 
 TEST(DeviceLayout, ChannelsAreFilledUpToWholeTiles) {
   // 64 channels of an expert over 2 ranks are 32, and 384 of the dense layer over 4 ranks are 96.
-  EXPECT_EQ(make_device_layout(tiny(), {.size = 2})->layers[1].inter, 64);
-  EXPECT_EQ(make_device_layout(tiny(), {.size = 4})->layers[0].inter, 128);
-  EXPECT_EQ(make_device_layout(m3(), {.size = 8})->layers[0].inter, 1536);
-  EXPECT_EQ(make_device_layout(m3(), {.size = 8})->layers[3].inter, 384);
+  EXPECT_EQ(make_device_layout(tiny(), {.tp = 2})->layers[1].inter, 64);
+  EXPECT_EQ(make_device_layout(tiny(), {.tp = 4})->layers[0].inter, 128);
+  EXPECT_EQ(make_device_layout(m3(), {.tp = 8})->layers[0].inter, 1536);
+  EXPECT_EQ(make_device_layout(m3(), {.tp = 8})->layers[3].inter, 384);
 }
 
 std::string error_of(const ModelConfig& config, int ranks = 1) {
-  const auto layout = make_device_layout(config, {.size = ranks});
+  const auto layout = make_device_layout(config, {.tp = ranks});
   return layout.ok() ? "" : layout.error().message;
 }
 

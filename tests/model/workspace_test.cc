@@ -35,7 +35,7 @@ GpuStepLimits limits_of(int tokens, int sequences, int64_t context) {
 constexpr int kHopperSms = 132;
 
 TEST(Workspace, BuffersOfAStepOfM3OnEightGpus) {
-  const auto workspace = gpu_workspace(m3(), {.size = 8}, limits_of(8192, 256, 131072), kHopperSms);
+  const auto workspace = gpu_workspace(m3(), {.tp = 8}, limits_of(8192, 256, 131072), kHopperSms);
   ASSERT_TRUE(workspace.ok()) << workspace.error().message;
   // The residual of one token has a second place.
   EXPECT_EQ(workspace->of("residual, norm, delta"), 3 * 8192 * 6144 * 2 + 6144 * 2);
@@ -59,7 +59,7 @@ TEST(Workspace, BuffersOfAStepOfM3OnEightGpus) {
 
 TEST(Workspace, AQuantisedModelHasRoomForOneMatrixAsBf16) {
   const auto workspace = [](QuantFormat quant) {
-    return gpu_workspace(m3(quant), {.size = 8}, limits_of(8192, 256, 131072), kHopperSms).value();
+    return gpu_workspace(m3(quant), {.tp = 8}, limits_of(8192, 256, 131072), kHopperSms).value();
   };
   // The larger of q/k/v with its index heads and the output matrix.
   constexpr int64_t kMatrix = 12 * 128 * 6144 * 2;
@@ -69,7 +69,7 @@ TEST(Workspace, AQuantisedModelHasRoomForOneMatrixAsBf16) {
 
 TEST(Workspace, GrowsWithTheStepAndNotWithoutIt) {
   const auto bytes = [](int tokens, int sequences, int64_t context) {
-    return gpu_workspace(m3(), {.size = 8}, limits_of(tokens, sequences, context), kHopperSms)->bytes;
+    return gpu_workspace(m3(), {.tp = 8}, limits_of(tokens, sequences, context), kHopperSms)->bytes;
   };
   const int64_t base = bytes(2048, 64, 131072);
   EXPECT_GT(bytes(4096, 64, 131072), base);
@@ -81,7 +81,7 @@ TEST(Workspace, GrowsWithTheStepAndNotWithoutIt) {
 // With memory, the buffers of a step lie behind each other in it, each at its alignment, and fill it.
 TEST(Workspace, BuffersOfAStepDoNotOverlap) {
   const ModelConfig config = m3(QuantFormat::kMxfp8);
-  const RankShape rank = rank_shape(make_device_layout(config, {.size = 8}).value());
+  const RankShape rank = rank_shape(make_device_layout(config, {.tp = 8}).value());
   const GpuStepLimits limits = limits_of(64, 16, 4096);
   constexpr int64_t kAttention = 1000;
   Arena counted;
@@ -123,7 +123,7 @@ TEST(Workspace, BuffersOfAStepDoNotOverlap) {
 TEST(Workspace, ShapesThatTheKernelsDoNotTakeAreRefused) {
   ModelConfig odd = m3();
   odd.hidden_size = 96;
-  EXPECT_FALSE(gpu_workspace(odd, {.size = 1}, limits_of(512, 16, 4096), kHopperSms).ok());
+  EXPECT_FALSE(gpu_workspace(odd, {.tp = 1}, limits_of(512, 16, 4096), kHopperSms).ok());
 }
 
 // No less than a step takes, on every instruction set and with any number of threads; and not much more, or

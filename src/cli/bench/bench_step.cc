@@ -80,7 +80,7 @@ struct CaseResult {
   // Of the time from one step's ids to the next one's, the GPU works this share.
 };
 
-CaseResult evaluate(const Case& c, StepTimes times, const ModelConfig& config, const ParallelConfig& parallel,
+CaseResult evaluate(const Case& c, StepTimes times, const ModelConfig& config, const Grid& grid,
                     const CacheTypes& types) {
   CaseResult result{.c = c};
   const StepWork work{.requests = c.batch,
@@ -89,7 +89,7 @@ CaseResult evaluate(const Case& c, StepTimes times, const ModelConfig& config, c
                       .kv_dtype = types.kv,
                       .index_dtype = types.index,
                       .experts_hit = times.experts_hit};
-  for (const PartCost& cost : step_cost(config, parallel, work)) {
+  for (const PartCost& cost : step_cost(config, grid, work)) {
     PartResult part{.cost = cost, .floor_us = cost.floor_us(times.read_bytes_per_us, times.flops_per_us)};
     for (const StepTimes::Span& span : times.timeline)
       if (span.part == cost.part) part.us += span.end_us - span.begin_us;
@@ -196,9 +196,8 @@ Status run_bench_step(const BenchStepOptions& options) {
   }
   const CacheTypes types = SPARROW_TRY(cache_types(options.load, config.dtype, Device::kCuda));
   ProgressBar bar("weights", ProgressBar::Unit::kBytes);
-  rank_options.gpu = {.parallel_size = options.tensor_parallel_size,
-                      .rank = options.rank,
-                      .kv_dtype = types.kv,
+  rank_options.grid = {.tp = options.tensor_parallel_size, .rank = options.rank};
+  rank_options.gpu = {.kv_dtype = types.kv,
                       .index_dtype = types.index,
                       .memory_utilization = options.load.gpu_memory_utilization.value_or(kMemoryUtilization),
                       .batch_invariant = options.load.batch_invariant,
@@ -217,12 +216,11 @@ Status run_bench_step(const BenchStepOptions& options) {
                  .c_str(),
              stderr);
 
-  const ParallelConfig parallel{.size = options.tensor_parallel_size, .rank = options.rank};
   std::string picture;
   for (const Case& c : cases) {
     const Batch batch = make_batch(c, config.vocab_size, info.num_blocks);
     StepTimes times = group->profile(batch, options.repeats);
-    const CaseResult result = evaluate(c, std::move(times), config, parallel, types);
+    const CaseResult result = evaluate(c, std::move(times), config, rank_options.grid, types);
     if (options.json)
       print_json(result, options);
     else

@@ -32,12 +32,11 @@ double PartCost::floor_us(double bytes_per_us, double flops_per_us) const {
   return std::max(bytes / bytes_per_us, flops / flops_per_us);
 }
 
-std::vector<PartCost> step_cost(const ModelConfig& config, const ParallelConfig& parallel,
-                                const StepWork& work) {
+std::vector<PartCost> step_cost(const ModelConfig& config, const Grid& grid, const StepWork& work) {
   const double tokens = static_cast<double>(work.tokens()), requests = work.requests;
   const double hidden = config.hidden_size, head = config.head_dim;
-  const double query_heads = static_cast<double>(config.num_query_heads) / parallel.size;
-  const double kv_heads = kv_heads_per_rank(config, parallel.size);
+  const double query_heads = static_cast<double>(config.num_query_heads) / grid.tp;
+  const double kv_heads = kv_heads_per_rank(config, grid);
   const double q_dim = query_heads * head, kv_dim = kv_heads * head;
   const double context = static_cast<double>(work.context);
   const double kv_row = 2 * kv_dim * static_cast<double>(size_of(work.kv_dtype));  // K and V of a token
@@ -50,7 +49,7 @@ std::vector<PartCost> step_cost(const ModelConfig& config, const ParallelConfig&
     cost.bytes += n * k * weight_size + rows * (n + k) * kBf16;
     cost.flops += 2 * rows * n * k;
   };
-  const DeviceLayout layout = make_device_layout(config, parallel).value();  // a rank of it has run
+  const DeviceLayout layout = make_device_layout(config, grid).value();  // a rank of it has run
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const bool sparse = config.layer_is_sparse[layer];
     const auto number = [&](DeviceTensor of) {
@@ -77,20 +76,21 @@ std::vector<PartCost> step_cost(const ModelConfig& config, const ParallelConfig&
     }
     product(output, hidden, q_dim, tokens, number(DeviceTensor::kO));
     if (config.layer_is_moe[layer]) {
-      const double inter = static_cast<double>(config.expert_intermediate_size) / parallel.size;
-      const double shared = static_cast<double>(config.shared_intermediate_size) / parallel.size;
+      // Experts compute for all groups; their work is the same share of it whichever way they are cut.
+      const double all_tokens = tokens * grid.dp, ranks = grid.world();
+      const double inter = config.expert_intermediate_size, shared = config.shared_intermediate_size / ranks;
       router.bytes += config.num_experts * hidden * kF32 + tokens * hidden * kBf16;
       router.flops += 2 * tokens * config.num_experts * hidden;
-      experts.bytes +=
-          hidden * expert_number * (work.experts_hit[layer] * inter + shared) + 2 * tokens * hidden * kBf16;
-      experts.flops += 6 * hidden * tokens * (config.experts_per_token * inter + shared);
+      experts.bytes += hidden * expert_number * (work.experts_hit[layer] * inter / ranks + shared) +
+                       2 * all_tokens * hidden * kBf16;
+      experts.flops += 6 * hidden * all_tokens * (config.experts_per_token * inter / ranks + shared);
     } else {
-      const double inter = static_cast<double>(config.dense_intermediate_size) / parallel.size;
+      const double inter = static_cast<double>(config.dense_intermediate_size) / grid.tp;
       experts.bytes += hidden * inter * expert_number + 2 * tokens * hidden * kBf16;
       experts.flops += 6 * hidden * tokens * inter;
     }
   }
-  const double vocabulary = static_cast<double>(config.vocab_size) / parallel.size;
+  const double vocabulary = static_cast<double>(config.vocab_size) / grid.tp;
   product(head_cost, vocabulary, hidden, requests, kBf16);
   head_cost.bytes += requests * vocabulary * (kF32 - kBf16);
   return {norm, projection, store, index, attend, dense, output, router, experts, head_cost};

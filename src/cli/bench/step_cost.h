@@ -15,13 +15,14 @@
 
 namespace sparrow::cli {
 
-// Requests alike: each has `context` tokens in the cache after the step, the last `queries` of them new.
+// Requests alike, of one group: each has `context` tokens in the cache after the step, the last `queries` of
+// them new.
 struct StepWork {
   int requests = 1;
   int queries = 1;
   int64_t context = 1;
   DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;
-  std::span<const int> experts_hit;  // [layers] distinct routed experts
+  std::span<const int> experts_hit;  // [layers] distinct routed experts, on all ranks
 
   int64_t tokens() const { return int64_t{requests} * queries; }
 };
@@ -34,7 +35,6 @@ struct PartCost {
 };
 
 // One entry for each part, in the order in which they run.
-std::vector<PartCost> step_cost(const ModelConfig& config, const ParallelConfig& parallel,
-                                const StepWork& work);
+std::vector<PartCost> step_cost(const ModelConfig& config, const Grid& grid, const StepWork& work);
 
 }  // namespace sparrow::cli

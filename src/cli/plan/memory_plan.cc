@@ -56,7 +56,7 @@ Status fill_cache_types(MemoryPlan& plan, const ModelConfig& config, const Memor
       SPARROW_TRY(cache_types(flags, config.dtype, plan.is_cpu ? Device::kCpu : Device::kCuda));
   plan.kv_dtype = types.kv;
   plan.index_dtype = types.index;
-  const Ledger ledger = make_ledger(config, {.size = plan.ranks}, plan.kv_dtype, plan.index_dtype, false);
+  const Ledger ledger = make_ledger(config, plan.grid, plan.kv_dtype, plan.index_dtype, false);
   plan.kv_token_bytes = ledger.kv_token_bytes;
   plan.index_token_bytes = ledger.index_token_bytes;
   return Ok{};
@@ -91,11 +91,17 @@ Result<MemoryPlan> plan_cpu(const ModelConfig& config, const MemoryPlanOptions& 
   return plan;
 }
 
+Result<Grid> find_grid(const ModelConfig& config, const MemoryPlanOptions& o) {
+  const std::vector<Grid> grids = supported_grids(config, o.gpus);
+  const Grid grid = o.grid ? *o.grid : grids.empty() ? Grid{.tp = o.gpus} : grids.front();
+  SPARROW_TRY(validate(config, grid));
+  return grid;
+}
+
 Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& o) {
   const Card card = SPARROW_TRY(find_card(o.gpu));
-  const ParallelConfig parallel{.size = o.gpus};
-  SPARROW_TRY(validate(config, parallel));
-  MemoryPlan plan{.runs_kernels = card.runs_kernels, .device = card.name, .ranks = o.gpus};
+  const Grid grid = SPARROW_TRY(find_grid(config, o));
+  MemoryPlan plan{.runs_kernels = card.runs_kernels, .device = card.name, .grid = grid};
   SPARROW_TRY(fill_cache_types(plan, config, o));
   plan.memory_bytes = card.bytes;
   plan.budget_bytes = static_cast<int64_t>(static_cast<double>(card.bytes) * o.gpu_memory_utilization);
@@ -107,7 +113,7 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
   plan.is_length_given = o.max_model_len > 0;
   const int tokens =
       std::max(o.max_step_tokens > 0 ? o.max_step_tokens : kGpuStepTokens, o.max_step_sequences);
-  GpuMemory memory = SPARROW_TRY(plan_gpu_memory(held, parallel,
+  GpuMemory memory = SPARROW_TRY(plan_gpu_memory(held, grid,
                                                  {.max_step_tokens = tokens,
                                                   .max_step_sequences = o.max_step_sequences,
                                                   .max_logits = max_logit_rows(tokens, o.max_step_sequences),
@@ -119,11 +125,11 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
   plan.workspace = std::move(memory.workspace);
   plan.driver = std::move(memory.driver);
   plan.pinned_bytes = memory.pinned_bytes;
-  const Ledger ledger = make_ledger(held, parallel, DType::kBF16, DType::kBF16, /*vision=*/false);
+  const Ledger ledger = make_ledger(held, grid, DType::kBF16, DType::kBF16, /*vision=*/false);
   plan.weights = ledger.weights;
   if (const int64_t padding = plan.weight_bytes - ledger.weight_bytes; padding > 0)
     plan.weights.push_back({"padding for the kernels", padding});
-  plan.stored_bytes = make_ledger(config, parallel, DType::kBF16, DType::kBF16, false).weight_bytes;
+  plan.stored_bytes = make_ledger(config, grid, DType::kBF16, DType::kBF16, false).weight_bytes;
   size_cache(plan, o.kv_cache_bytes);
   return plan;
 }
@@ -184,8 +190,8 @@ void add_ways_out(MemoryPlan& plan, const ModelConfig& config, const MemoryPlanO
           o.max_step_tokens = std::min(o.max_step_tokens > 0 ? o.max_step_tokens : kGpuStepTokens, 2048);
         }))
       say(strf("--max-num-seqs {} --max-num-batched-tokens 2048", fewer), other);
-  for (int gpus = options.gpus * 2; gpus <= 64; gpus *= 2)
-    if (const auto other = changed(config, options, [&](auto& o) { o.gpus = gpus; })) {
+  for (int gpus = plan.grid.world() * 2; gpus <= 64; gpus *= 2)
+    if (const auto other = changed(config, options, [&](auto& o) { o.gpus = gpus, o.grid.reset(); })) {
       say(strf("--gpus {}", gpus), other);
       return;
     }
@@ -201,7 +207,7 @@ std::string grouped(int64_t value) {
 }
 
 int64_t MemoryPlan::full_requests() const {
-  return num_blocks / std::max<int64_t>(blocks_for_tokens(max_model_len), 1);
+  return grid.dp * (num_blocks / std::max<int64_t>(blocks_for_tokens(max_model_len), 1));
 }
 
 Result<MemoryPlan> make_memory_plan(const ModelConfig& config, const MemoryPlanOptions& options) {

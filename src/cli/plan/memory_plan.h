@@ -17,7 +17,8 @@
 namespace sparrow::cli {
 
 struct MemoryPlanOptions {
-  int gpus = 1;               // ranks, tensor parallel
+  int gpus = 1;               // ranks
+  std::optional<Grid> grid;   // how they share the model; default: the fastest for one request
   std::string gpu = "h200";   // its kind, a size such as 96G, or "cpu"
   int64_t max_model_len = 0;  // 0: what the model was made for and the cache can hold
   std::string kv_cache_dtype = "auto", index_cache_dtype = "auto";
@@ -30,12 +31,12 @@ struct MemoryPlanOptions {
   CpuIsa isa = CpuIsa::kAvx2;             // likewise
 };
 
-// One rank; all of them hold the same.
+// One rank; all of them hold as much.
 struct MemoryPlan {
   bool is_cpu = false;
   bool runs_kernels = true;
   std::string device;
-  int ranks = 1;
+  Grid grid;
   int64_t memory_bytes = 0, budget_bytes = 0;  // in all, and as much of it as may be used
   std::vector<LedgerRow> weights;
   int64_t weight_bytes = 0;
@@ -45,18 +46,18 @@ struct MemoryPlan {
   int64_t pinned_bytes = 0;  // page-locked memory of the host
   DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;
   int64_t kv_token_bytes = 0, index_token_bytes = 0;
-  int64_t num_blocks = 0;
+  int64_t num_blocks = 0;     // on each rank, for the requests of its group
   int64_t max_model_len = 0;  // that was asked for, or the model's
   bool is_length_given = false;
 
   int64_t block_bytes() const { return (kv_token_bytes + index_token_bytes) * 128; }
   int64_t cache_bytes() const { return block_bytes() * num_blocks; }
-  int64_t cache_tokens() const { return num_blocks * 128; }
+  int64_t cache_tokens() const { return num_blocks * 128; }  // of a group's requests
   int64_t fixed_bytes() const { return weight_bytes + workspace.bytes + driver.bytes; }
   int64_t used_bytes() const { return fixed_bytes() + cache_bytes(); }
   // Tokens of the longest request that can be served.
   int64_t longest_request() const { return std::min(max_model_len, cache_tokens()); }
-  int64_t full_requests() const;  // of max_model_len tokens, at the same time
+  int64_t full_requests() const;  // of max_model_len tokens, at the same time, in all groups
 
   bool fits = true;
   std::vector<std::string> advice;  // what does not fit, and what to change; a sentence each

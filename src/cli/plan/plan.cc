@@ -104,8 +104,8 @@ class Table {
     if (plan_.is_cpu)
       text("this machine, CPU\n");
     else
-      text(strf("{} x {}{}\n", plan_.ranks, plan_.device,
-                plan_.ranks > 1 ? ", tensor parallel; each rank:" : ""));
+      text(strf("{} x {}{}\n", plan_.grid.world(), plan_.device,
+                plan_.grid.world() > 1 ? strf(", {}; each rank:", describe(plan_.grid)) : ""));
   }
   void line(const std::string& name, int64_t bytes, bool share = false) const {
     const double part = 100.0 * static_cast<double>(bytes) / static_cast<double>(plan_.budget_bytes);
@@ -145,7 +145,7 @@ void print_json(const std::string& name, const ModelConfig& config, const Memory
     json.end_object();
   };
   json.begin_object().key("model").string(name).key("parameters").integer(num_parameters(config));
-  json.key("device").string(plan.device).key("ranks").integer(plan.ranks);
+  json.key("device").string(plan.device).key("ranks").integer(plan.grid.world());
   json.key("memory_bytes").integer(plan.memory_bytes).key("budget_bytes").integer(plan.budget_bytes);
   json.key("weight_bytes").integer(plan.weight_bytes).key("stored_weight_bytes").integer(plan.stored_bytes);
   rows("weights", plan.weights);

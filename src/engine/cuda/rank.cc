@@ -63,7 +63,7 @@ Result<int64_t> Rank::num_blocks(const KvCacheShape& one_block) const {
 
 Result<std::unique_ptr<Rank>> Rank::create(const ModelConfig& config, const Weights& weights,
                                            const RankOptions& options) {
-  SPARROW_TRY(validate(config, {.size = options.gpu.parallel_size, .rank = options.gpu.rank}));
+  SPARROW_TRY(validate(config, options.grid));
   DeviceInfo device = SPARROW_TRY(use_device(options.gpu.ordinal));
   auto rank = std::unique_ptr<Rank>(new Rank(config, options, std::move(device)));
   SPARROW_TRY(rank->take_memory(weights));
@@ -72,7 +72,7 @@ Result<std::unique_ptr<Rank>> Rank::create(const ModelConfig& config, const Weig
 
 Status Rank::take_memory(const Weights& weights) {
   const GpuOptions& gpu = options_.gpu;
-  const ParallelConfig parallel{.size = gpu.parallel_size, .rank = gpu.rank};
+  const Grid& grid = options_.grid;
   max_columns_ = static_cast<int>(blocks_for_tokens(options_.max_context));
   max_logits_ = max_logit_rows(options_.max_step_tokens, options_.max_step_sequences);
   const GpuStepLimits limits{.max_step_tokens = options_.max_step_tokens,
@@ -82,10 +82,10 @@ Status Rank::take_memory(const Weights& weights) {
                              .kv_dtype = gpu.kv_dtype,
                              .index_dtype = gpu.index_dtype,
                              .batch_invariant = gpu.batch_invariant};
-  planned_ = SPARROW_TRY(plan_gpu_memory(config_, parallel, limits, device_.num_sms));
+  planned_ = SPARROW_TRY(plan_gpu_memory(config_, grid, limits, device_.num_sms));
   SPARROW_TRY(check_fits(planned_, static_cast<int64_t>(device_.free_bytes), device_.name));
-  weights_ = gpu.dummy_seed ? SPARROW_TRY(dummy_device_weights(config_, parallel, *gpu.dummy_seed))
-                            : SPARROW_TRY(load_device_weights(config_, parallel, weights, gpu.progress));
+  weights_ = gpu.dummy_seed ? SPARROW_TRY(dummy_device_weights(config_, grid, *gpu.dummy_seed))
+                            : SPARROW_TRY(load_device_weights(config_, grid, weights, gpu.progress));
   model_ = SPARROW_TRY(CudaTextModel::create(config_, weights_, limits));
   model_->tune(stream_.get());
   upload_ =

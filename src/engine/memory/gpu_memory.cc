@@ -14,11 +14,11 @@ DrawLimits draw_limits(const ModelConfig& config, const GpuStepLimits& limits) {
           .num_end_ids = static_cast<int>(config.eos_token_ids.size())};
 }
 
-Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const ParallelConfig& parallel,
-                                  const GpuStepLimits& limits, int num_sms) {
-  const DeviceLayout layout = SPARROW_TRY(make_device_layout(config, parallel));
+Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const Grid& grid, const GpuStepLimits& limits,
+                                  int num_sms) {
+  const DeviceLayout layout = SPARROW_TRY(make_device_layout(config, grid));
   GpuMemory memory{.weight_bytes = static_cast<int64_t>(layout.bytes)};
-  memory.workspace = SPARROW_TRY(gpu_workspace(config, parallel, limits, num_sms));
+  memory.workspace = SPARROW_TRY(gpu_workspace(config, grid, limits, num_sms));
 
   const StepUploadBytes upload(limits.max_step_tokens, limits.max_step_sequences,
                                static_cast<int>(blocks_for_tokens(limits.max_context)));

@@ -28,8 +28,8 @@ struct GpuMemory {
 };
 
 // Error: the model cannot be cut that way, or the kernels do not take it.
-Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const ParallelConfig& parallel,
-                                  const GpuStepLimits& limits, int num_sms);
+Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const Grid& grid, const GpuStepLimits& limits,
+                                  int num_sms);
 
 // Error: more than is free on the device of that name, before there is any cache.
 Status check_fits(const GpuMemory& memory, int64_t free_bytes, std::string_view device);

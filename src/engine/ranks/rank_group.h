@@ -16,6 +16,7 @@ struct RankOptions {
   int64_t cache_tokens = 0;  // that the cache can hold, rounded up to blocks; 0: what fits
   int64_t max_context = 0;   // tokens of the longest sequence
   int max_step_tokens = 0, max_step_sequences = 0;
+  Grid grid;  // the part of the model that this GPU holds
   GpuOptions gpu;
 };
 

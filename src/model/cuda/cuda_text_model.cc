@@ -101,7 +101,7 @@ Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& 
   for (size_t i = 0; i < weights.layers.size(); ++i)
     if (const DeviceLayer& layer = weights.layers[i]; layer.num_experts > 0)
       ops::cuda::split_router(layer.router, state->act.router_parts[i],
-                              int64_t{layer.num_experts} * config.hidden_size, nullptr);
+                              int64_t{config.num_experts} * config.hidden_size, nullptr);
   SPARROW_CUDA(cudaDeviceSynchronize());
   return std::unique_ptr<CudaTextModel>(new CudaTextModel(std::move(state)));
 }

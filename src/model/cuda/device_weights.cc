@@ -54,12 +54,14 @@ Result<DeviceWeights> allocate(const DeviceLayout& layout) {
   weights.vocab_rows = layout.vocab_rows;
   weights.query_heads = layout.query_heads;
   weights.kv_heads = layout.kv_heads;
+  weights.experts = layout.experts;
   for (const DeviceLayerLayout& from : layout.layers) {
     const DeviceTensors& tensors = from.tensors;
     DeviceLayer layer = {.qkv_rows = from.qkv_rows,
                          .num_experts = from.num_experts,
                          .inter = from.inter,
-                         .expanded_numbers = from.expanded_numbers};
+                         .expanded_numbers = from.expanded_numbers,
+                         .shared_inter = from.shared_inter};
     at(tensors[kInputNorm], layer.input_norm);
     at(tensors[kPostAttentionNorm], layer.post_attention_norm);
     at(tensors[kQNorm], layer.q_norm);
@@ -72,6 +74,10 @@ Result<DeviceWeights> allocate(const DeviceLayout& layout) {
     at(tensors[kRouterBias], layer.router_bias);
     layer.gate_up = matrix(tensors[kGateUp]);
     layer.down = matrix(tensors[kDown]);
+    if (layer.shared_inter > 0) {
+      layer.shared_gate_up = matrix(tensors[kSharedGateUp]);
+      layer.shared_down = matrix(tensors[kSharedDown]);
+    }
     weights.layers.push_back(layer);
   }
   return weights;
@@ -79,19 +85,17 @@ Result<DeviceWeights> allocate(const DeviceLayout& layout) {
 
 }  // namespace
 
-Result<DeviceWeights> load_device_weights(const ModelConfig& config, const ParallelConfig& parallel,
-                                          const Weights& mapped, const ProgressFn& progress,
-                                          const DeviceLoadOptions& options) {
-  const DeviceLayout layout = SPARROW_TRY(make_device_layout(config, parallel));
+Result<DeviceWeights> load_device_weights(const ModelConfig& config, const Grid& grid, const Weights& mapped,
+                                          const ProgressFn& progress, const DeviceLoadOptions& options) {
+  const DeviceLayout layout = SPARROW_TRY(make_device_layout(config, grid));
   DeviceWeights weights = SPARROW_TRY(allocate(layout));
   SPARROW_TRY(copy_parts(layout.parts, mapped, weights.memory.data(), progress, options));
   return weights;
 }
 
-Result<DeviceWeights> dummy_device_weights(const ModelConfig& config, const ParallelConfig& parallel,
-                                           uint64_t seed) {
+Result<DeviceWeights> dummy_device_weights(const ModelConfig& config, const Grid& grid, uint64_t seed) {
   const std::vector<TensorRow> rows = tensor_table(config);
-  const DeviceLayout layout = SPARROW_TRY(make_device_layout(config, parallel, rows));
+  const DeviceLayout layout = SPARROW_TRY(make_device_layout(config, grid, rows));
   DeviceWeights weights = SPARROW_TRY(allocate(layout));
   const auto key = [](const TensorRow& row) { return std::tuple(row.layer, row.expert, row.role); };
   std::map<decltype(key(rows[0])), RandomTensor> scales;

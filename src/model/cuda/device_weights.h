@@ -29,8 +29,8 @@ struct DeviceLayer {
   int qkv_rows;
   ops::cuda::DeviceMatrix o;  // [hidden, query_heads * head_dim]: zero columns where q has zero rows
 
-  const float *router, *router_bias;  // [experts, hidden], [experts]; nullptr where the feed-forward is dense
-  int num_experts;                    // routed ones; 0: dense
+  const float *router, *router_bias;  // [all experts, hidden], [all experts]; nullptr: dense feed-forward
+  int num_experts;                    // routed ones that are here; 0: dense
   int inter;                 // channels of each expert on this rank, a multiple of 64 (zeros fill it up)
   int64_t expanded_numbers;  // of qkv and o, the larger one, where they are cells; 0: they are not
   // Expert by expert; the shared one, or the dense feed-forward, comes last. Rows of gate and up alternate by
@@ -38,6 +38,10 @@ struct DeviceLayer {
   // an MMA holds both of a channel.
   ops::cuda::DeviceMatrix gate_up;  // [(num_experts + 1) * 2 * inter, hidden]
   ops::cuda::DeviceMatrix down;     // [(num_experts + 1) * hidden, inter]
+  // Expert-parallel ranks have whole experts and a part of the shared one, which then is not among them.
+  int shared_inter;                        // 0: it is the last of the above
+  ops::cuda::DeviceMatrix shared_gate_up;  // [2 * shared_inter, hidden]
+  ops::cuda::DeviceMatrix shared_down;     // [hidden, shared_inter]
 };
 
 struct DeviceWeights {
@@ -46,6 +50,7 @@ struct DeviceWeights {
   ops::cuda::DeviceMatrix head;     // [vocab_rows, hidden]
   int first_vocab_row, vocab_rows;  // of this rank
   int query_heads, kv_heads;        // of this rank, zero heads included
+  ExpertRange experts;              // routed ones that are here
   std::vector<DeviceLayer> layers;
   DeviceBuffer memory;
 };
@@ -61,12 +66,11 @@ struct DeviceLoadOptions {
 
 // Reads this rank's part of every tensor once, in the order it lies in the files, straight to its place.
 // Blocks until the weights are on the GPU. Progress counts bytes read from the checkpoint.
-Result<DeviceWeights> load_device_weights(const ModelConfig& config, const ParallelConfig& parallel,
-                                          const Weights& mapped, const ProgressFn& progress = {},
+Result<DeviceWeights> load_device_weights(const ModelConfig& config, const Grid& grid, const Weights& mapped,
+                                          const ProgressFn& progress = {},
                                           const DeviceLoadOptions& options = {});
 
 // Random weights with which activations stay of order 1. All ranks hold parts of the same model.
-Result<DeviceWeights> dummy_device_weights(const ModelConfig& config, const ParallelConfig& parallel,
-                                           uint64_t seed);
+Result<DeviceWeights> dummy_device_weights(const ModelConfig& config, const Grid& grid, uint64_t seed);
 
 }  // namespace sparrow
