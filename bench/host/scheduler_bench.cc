@@ -72,11 +72,11 @@ class Run {
  public:
   explicit Run(const Case& c)
       : case_(c),
-        pool_(static_cast<int>(c.num_blocks > 0
-                                   ? c.num_blocks
-                                   : c.sequences * (blocks_for_tokens(c.prompt_tokens + c.max_tokens) + 2))),
-        scheduler_(pool_,
-                   {.max_step_tokens = 8192, .max_step_sequences = 1024, .max_model_tokens = 1 << 20}) {}
+        scheduler_(
+            static_cast<int>(c.num_blocks > 0
+                                 ? c.num_blocks
+                                 : c.sequences * (blocks_for_tokens(c.prompt_tokens + c.max_tokens) + 2)),
+            {.max_step_tokens = 8192, .max_step_sequences = 1024, .max_model_tokens = 1 << 20}) {}
 
   Measured measure(int steps) {
     while (live_ < case_.sequences) add();
@@ -136,7 +136,6 @@ class Run {
   }
 
   const Case& case_;
-  BlockPool pool_;
   Scheduler scheduler_;
   int live_ = 0;
   int32_t next_prompt_ = 100;

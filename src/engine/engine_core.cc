@@ -57,8 +57,7 @@ EngineCore::EngineCore(const ModelConfig& config, const EngineOptions& options,
                       .end_ids = config.eos_token_ids},
       run_ahead_(options.run_ahead.value_or(runner_->info().run_ahead)),
       bound_steps_(options.bound_steps.value_or(runner_->info().bound_steps)),
-      pool_(runner_->info().num_blocks, options.block_order_seed),
-      scheduler_(pool_, scheduler_limits(options)),
+      scheduler_(runner_->info().num_blocks, scheduler_limits(options), options.block_order_seed),
       budget_(options.max_step_tokens) {}
 
 void EngineCore::add(RequestId id, Request request, std::shared_ptr<TokenChannel> channel,

@@ -49,7 +49,7 @@ class EngineCore {
   EngineStats stats() const;
   std::vector<WaitingSequence> waiting() const;  // by queue position
   ModelRunner& runner() { return *runner_; }
-  const BlockPool& pool() const { return pool_; }
+  const BlockPool& pool() const { return scheduler_.pool(); }
   const RequestLimits& request_limits() const { return request_limits_; }
 
  private:
@@ -127,7 +127,6 @@ class EngineCore {
   std::unique_ptr<ModelRunner> runner_;
   const RequestLimits request_limits_;
   const bool run_ahead_, bound_steps_;
-  BlockPool pool_;
   Scheduler scheduler_;
   StepBudget budget_;
   int step_tokens_ = 0;  // what the running step was given

@@ -1,24 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of a sequence: queued, committed, forked, ended. scheduler_plan.cc decides what runs.
+// The life of a sequence: queued, committed, forked, ended. scheduler_admit.cc decides where it starts,
+// scheduler_plan.cc what runs.
 #include "engine/schedule/scheduler.h"
 
 #include <algorithm>
 #include <utility>
 
 namespace sparrow {
-namespace {
-
-bool goes_before(int64_t order_a, SequenceId id_a, int64_t order_b, SequenceId id_b) {
-  return order_a != order_b ? order_a < order_b : id_a < id_b;
-}
-
-}  // namespace
-
 Status validate(const SchedulerLimits& limits) {
   const auto positive = [](const char* name, int64_t value) -> Status {
     if (value < 1) return Error{Errc::kInvalidArgument, strf("{} must be at least 1, got {}", name, value)};
     return Ok{};
   };
+  SPARROW_TRY(positive("groups", limits.groups));
   SPARROW_TRY(positive("max_step_sequences", limits.max_step_sequences));
   SPARROW_TRY(positive("max_model_tokens", limits.max_model_tokens));
   SPARROW_TRY(positive("min_chunk", limits.min_chunk));
@@ -35,9 +29,23 @@ Status validate(const SchedulerLimits& limits) {
   return Ok{};
 }
 
-Scheduler::Scheduler(BlockPool& pool, const SchedulerLimits& limits)
-    : pool_(pool), limits_(limits), step_tokens_(limits.max_step_tokens), cache_(pool) {
+GroupStats& GroupStats::operator+=(const GroupStats& other) {
+  running += other.running;
+  blocks_total += other.blocks_total;
+  blocks_in_use += other.blocks_in_use;
+  blocks_cached += other.blocks_cached;
+  blocks_free += other.blocks_free;
+  prefix_tokens_queried += other.prefix_tokens_queried;
+  prefix_tokens_hit += other.prefix_tokens_hit;
+  preemptions += other.preemptions;
+  return *this;
+}
+
+Scheduler::Scheduler(int blocks_per_group, const SchedulerLimits& limits,
+                     std::optional<uint64_t> block_order_seed)
+    : limits_(limits), step_tokens_(limits.max_step_tokens) {
   SPARROW_CHECK(validate(limits).ok());
+  for (int g = 0; g < limits.groups; ++g) groups_.emplace_back(g, blocks_per_group, block_order_seed);
 }
 
 Result<SequenceId> Scheduler::add(SequenceSpec spec, SchedulerTime now) {
@@ -53,7 +61,7 @@ Result<SequenceId> Scheduler::add(SequenceSpec spec, SchedulerTime now) {
                  strf("prompt of {} tokens and output of up to {} are {} tokens, and the limit is {}",
                       prompt_tokens, total_tokens - prompt_tokens, total_tokens, limits_.max_model_tokens)};
   auto sequence = std::make_unique<Sequence>(Sequence{.ids = std::move(spec.prompt),
-                                                      .blocks = BlockTable(pool_),
+                                                      .blocks = BlockTable(groups_.front().pool),
                                                       .id = next_id_,
                                                       .owner = spec.owner,
                                                       .num_choices = spec.num_choices,
@@ -64,16 +72,17 @@ Result<SequenceId> Scheduler::add(SequenceSpec spec, SchedulerTime now) {
                                                       .salt = std::move(spec.salt),
                                                       .media = std::move(spec.media)});
   const int64_t blocks = blocks_for_tokens(sequence->max_computed_tokens());
-  if (blocks > pool_.num_blocks())
+  if (blocks > pool().num_blocks())
     return Error{Errc::kInvalidArgument,
-                 strf("prompt of {} tokens and output of up to {} need {} blocks of the cache, which has {}",
-                      prompt_tokens, total_tokens - prompt_tokens, blocks, pool_.num_blocks())};
+                 strf("prompt of {} tokens and output of up to {} need {} blocks of {}, which has {}",
+                      prompt_tokens, total_tokens - prompt_tokens, blocks,
+                      groups_.size() > 1 ? "a group's cache" : "the cache", pool().num_blocks())};
   next_id_ += spec.num_choices;
   sequence->order =
       std::chrono::duration_cast<std::chrono::milliseconds>(now.time_since_epoch()).count() +
       std::clamp(spec.priority, -limits_.max_priority, limits_.max_priority) * limits_.priority_step.count();
   if (limits_.prefix_caching)
-    cache_.extend_digests(content(*sequence), prompt_tokens / kBlockTokens, sequence->digests);
+    groups_.front().cache.extend_digests(content(*sequence), prompt_tokens / kBlockTokens, sequence->digests);
   earliest_deadline_ = std::min(earliest_deadline_, sequence->queue_deadline);
   wait(*sequence);
   const SequenceId id = sequence->id;
@@ -101,7 +110,7 @@ void Scheduler::set_paused(SequenceId id, bool paused) {
     waiting_[waiting_index(sequence)].blocked = paused || sequence.waits_for != 0;
     return;
   }
-  num_paused_ += paused ? 1 : -1;
+  group_of(sequence).num_paused += paused ? 1 : -1;
   release_followers(sequence, /*all=*/true);  // it may stay paused for long
 }
 
@@ -127,7 +136,10 @@ void Scheduler::commit(std::span<const int32_t> sampled) {
   SPARROW_CHECK_EQ(next, sampled.size());
   std::swap(plan_, ahead_);
   --num_planned_;
-  SPARROW_CHECK_EQ(pool_.num_in_use() + pool_.num_cached() + pool_.num_free(), pool_.num_blocks());
+  for (const Group& group : groups_) {
+    const BlockPool& pool = group.pool;
+    SPARROW_CHECK_EQ(pool.num_in_use() + pool.num_cached() + pool.num_free(), pool.num_blocks());
+  }
 }
 
 const Sequence* Scheduler::find(SequenceId id) const {
@@ -135,32 +147,47 @@ const Sequence* Scheduler::find(SequenceId id) const {
   return at == sequences_.end() ? nullptr : at->second.get();
 }
 
-WaitReason Scheduler::reason_of(const Sequence& waiting) const {
+// The most choices that some group has a place for.
+int Scheduler::free_places() const {
+  int places = 0;
+  for (const Group& group : groups_)
+    places = std::max(places, limits_.max_step_sequences - group.num_choices);
+  return places;
+}
+
+WaitReason Scheduler::reason_of(const Sequence& waiting, int free_places) {
   if (waiting.paused) return WaitReason::kPaused;
   if (waiting.waits_for != 0) return WaitReason::kSharedPrefix;
-  if (num_choices_running_ + waiting.num_choices > limits_.max_step_sequences) return WaitReason::kSequences;
+  if (waiting.num_choices > free_places) return WaitReason::kSequences;
   return waiting.blocks_missing > 0 ? WaitReason::kBlocks : WaitReason::kTurn;
 }
 
 std::optional<WaitingInfo> Scheduler::waiting_info(SequenceId id) const {
   const Sequence* sequence = find(id);
   if (sequence == nullptr || sequence->state != SequenceState::kWaiting) return std::nullopt;
-  const WaitReason reason = reason_of(*sequence);
+  const WaitReason reason = reason_of(*sequence, free_places());
   return WaitingInfo{.queue_position = static_cast<int64_t>(waiting_index(*sequence)),
                      .reason = reason,
                      .blocks_missing = reason == WaitReason::kBlocks ? sequence->blocks_missing : 0};
 }
 
 SchedulerStats Scheduler::stats() const {
-  SchedulerStats stats = totals_;
-  stats.running = static_cast<int>(running_.size());
+  SchedulerStats stats;
+  for (const Group& group : groups_) {
+    GroupStats& own = stats.groups.emplace_back(group.totals);
+    own.running = static_cast<int>(group.running.size());
+    own.blocks_total = group.pool.num_blocks();
+    own.blocks_in_use = group.pool.num_in_use();
+    own.blocks_cached = group.pool.num_cached();
+    own.blocks_free = group.pool.num_free();
+    stats += own;
+  }
   stats.waiting = static_cast<int>(waiting_.size());
+  const int places = free_places();
   for (const Waiting& waiting : waiting_)
-    ++stats.waiting_by_reason[static_cast<size_t>(reason_of(*waiting.sequence))];
-  stats.blocks_total = pool_.num_blocks();
-  stats.blocks_in_use = pool_.num_in_use();
-  stats.blocks_cached = pool_.num_cached();
-  stats.blocks_free = pool_.num_free();
+    ++stats.waiting_by_reason[static_cast<size_t>(reason_of(*waiting.sequence, places))];
+  stats.tokens_planned = num_tokens_planned_;
+  stats.steps = num_steps_;
   return stats;
 }
 
@@ -168,11 +195,12 @@ void Scheduler::publish(Sequence& sequence) {
   if (!limits_.prefix_caching) return;
   const int64_t full = sequence.num_computed / kBlockTokens;
   if (full == sequence.num_published) return;
-  cache_.extend_digests(content(sequence), full, sequence.digests);
+  PrefixCache& cache = group_of(sequence).cache;
+  cache.extend_digests(content(sequence), full, sequence.digests);
   for (int64_t& block = sequence.num_published; block < full; ++block) {
     const BlockId own = sequence.blocks.blocks()[block];
     const BlockId known =
-        cache_.publish(content(sequence), sequence.digests[block], block, sequence.blocks.blocks());
+        cache.publish(content(sequence), sequence.digests[block], block, sequence.blocks.blocks());
     if (known != own) sequence.blocks.replace(block, known);
   }
   release_followers(sequence, /*all=*/false);
@@ -180,7 +208,8 @@ void Scheduler::publish(Sequence& sequence) {
 
 // Makes the other choices of a prompt, one for each id, over the same blocks.
 void Scheduler::fork(Sequence& sequence, std::span<const int32_t> ids) {
-  sequence.num_choices = 1;
+  Group& group = group_of(sequence);
+  group.num_choices -= std::exchange(sequence.num_choices, 1) - 1;
   for (size_t i = 0; i < ids.size(); ++i) {
     auto other = std::make_unique<Sequence>(Sequence{.ids = sequence.ids,
                                                      .blocks = sequence.blocks.fork(sequence.num_computed),
@@ -200,10 +229,10 @@ void Scheduler::fork(Sequence& sequence, std::span<const int32_t> ids) {
                                                      .digests = sequence.digests,
                                                      .num_published = sequence.num_published,
                                                      .num_scored = sequence.num_scored,
-                                                     .order = sequence.order});
+                                                     .order = sequence.order,
+                                                     .group = sequence.group});
     other->ids.push_back(ids[i]);
-    running_.insert(running_.begin() + static_cast<int64_t>(running_index(*other)), other.get());
-    num_paused_ += other->paused;
+    group.insert(*other);
     sequences_.emplace(other->id, std::move(other));
   }
 }
@@ -212,9 +241,7 @@ void Scheduler::remove(Sequence& sequence) {
   if (sequence.state == SequenceState::kWaiting) {
     waiting_.erase(waiting_.begin() + static_cast<int64_t>(waiting_index(sequence)));
   } else {
-    running_.erase(running_.begin() + static_cast<int64_t>(running_index(sequence)));
-    num_choices_running_ -= sequence.num_choices;
-    num_paused_ -= sequence.paused;
+    group_of(sequence).erase(group_of(sequence).index_of(sequence));
   }
   release_followers(sequence, /*all=*/true);
   sequences_.erase(sequence.id);
@@ -225,14 +252,6 @@ void Scheduler::wait(Sequence& sequence) {
   waiting_.insert(
       waiting_.begin() + static_cast<int64_t>(waiting_index(sequence)),
       {.order = sequence.order, .id = sequence.id, .sequence = &sequence, .blocked = sequence.paused});
-}
-
-void Scheduler::run(Sequence& sequence) {
-  waiting_.erase(waiting_.begin() + static_cast<int64_t>(waiting_index(sequence)));
-  running_.insert(running_.begin() + static_cast<int64_t>(running_index(sequence)), &sequence);
-  sequence.state = SequenceState::kRunning;
-  sequence.started = true;
-  num_choices_running_ += sequence.num_choices;
 }
 
 // Lets those go on whose prefix `leader` has computed; all of them when it will not go on itself.
@@ -250,15 +269,7 @@ void Scheduler::release_followers(Sequence& leader, bool all) {
   }
 }
 
-// Where a sequence is in its list, or belongs.
-size_t Scheduler::running_index(const Sequence& sequence) const {
-  return std::partition_point(running_.begin(), running_.end(),
-                              [&](const Sequence* other) {
-                                return goes_before(other->order, other->id, sequence.order, sequence.id);
-                              }) -
-         running_.begin();
-}
-
+// Where a sequence is in the queue, or belongs.
 size_t Scheduler::waiting_index(const Sequence& sequence) const {
   return std::partition_point(waiting_.begin(), waiting_.end(),
                               [&](const Waiting& other) {
@@ -267,7 +278,7 @@ size_t Scheduler::waiting_index(const Sequence& sequence) const {
          waiting_.begin();
 }
 
-PrefixContent Scheduler::content(const Sequence& sequence) const {
+PrefixContent Scheduler::content(const Sequence& sequence) {
   return {.salt = sequence.salt, .ids = sequence.ids, .media = sequence.media};
 }
 

@@ -6,11 +6,13 @@
 //   plan_step()                    what to run; blocks are there, copies to make first are listed
 //   plan_ahead()                   the step after it, while its ids are not known yet
 //   commit()                       the ids that were drawn
+//
+// Data-parallel groups have a cache each, and one queue: a sequence runs in the group that it was placed in
+// when it started. A step is planned for all groups together.
 #pragma once
 
-#include <array>
-#include <chrono>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,42 +20,20 @@
 #include <vector>
 
 #include "base/result.h"
+#include "engine/schedule/scheduler_group.h"
+#include "engine/schedule/scheduler_types.h"
 #include "engine/schedule/sequence.h"
 #include "engine/schedule/step_plan.h"
 #include "engine/schedule/wait_reason.h"
 #include "kv/block_pool.h"
-#include "kv/prefix_cache.h"
 
 namespace sparrow {
 
-struct SchedulerLimits {
-  int max_step_tokens = 512;     // in one step
-  int max_step_sequences = 256;  // running at the same time
-  int64_t max_model_tokens = 0;
-  bool prefix_caching = true;
-  int min_chunk = kBlockTokens;  // of a prompt, when several share a step
-  // A step of priority counts like having arrived this much later, and steps beyond the most count no more:
-  // so nobody is overtaken by those who come later than that, which with these is ten minutes.
-  std::chrono::milliseconds priority_step{60'000};
-  int max_priority = 10;
-};
-
-Status validate(const SchedulerLimits& limits);
-
-struct SchedulerStats {
-  int running = 0, waiting = 0;
-  std::array<int, kNumWaitReasons> waiting_by_reason{};
-  int blocks_total = 0, blocks_in_use = 0, blocks_cached = 0, blocks_free = 0;
-  int64_t prefix_tokens_queried = 0, prefix_tokens_hit = 0;
-  int64_t preemptions = 0;
-  int64_t tokens_planned = 0;
-  int64_t steps = 0;
-};
-
 class Scheduler {
  public:
-  // The limits are valid; the pool is borrowed and must outlive the scheduler.
-  Scheduler(BlockPool& pool, const SchedulerLimits& limits);
+  // The limits are valid. Each group has so many blocks, and group g those from g * blocks_per_group on.
+  Scheduler(int blocks_per_group, const SchedulerLimits& limits,
+            std::optional<uint64_t> block_order_seed = std::nullopt);
 
   // Queues a prompt; its choices get the returned id and those after it, once they exist. Refuses, with the
   // numbers, what could never run.
@@ -66,7 +46,8 @@ class Scheduler {
 
   void set_paused(SequenceId id, bool paused);
 
-  // Of the steps to come, within the limits. All decodes run and prompts get on, whatever it is.
+  // Of the steps to come, for each group, within the limits. All decodes run and prompts get on, whatever it
+  // is.
   void set_step_tokens(int num_tokens) { step_tokens_ = num_tokens; }
 
   // The next step; valid until commit(), which must follow. No slices: nothing can run now.
@@ -84,10 +65,11 @@ class Scheduler {
   const Sequence* find(SequenceId id) const;                     // nullptr: there is none
   std::optional<WaitingInfo> waiting_info(SequenceId id) const;  // nullopt: it does not wait
   SchedulerStats stats() const;
+  const BlockPool& pool(int group = 0) const { return groups_[group].pool; }
   bool idle() const { return sequences_.empty(); }
 
  private:
-  // Best first in both lists: by Sequence::order, then by id.
+  using Group = SchedulerGroup;
   struct Waiting {
     int64_t order;
     SequenceId id;
@@ -96,52 +78,54 @@ class Scheduler {
   };
   enum class Start : uint8_t { kStarted, kFollows, kNoBlocks };
 
+  // scheduler_plan.cc
   void drop_expired(SchedulerTime now);
-  void plan_decodes();
+  void plan_decodes(Group& group);
   bool has_slot(Sequence& sequence);
-  bool preempt_another(size_t& current);
-  bool preempt_paused();
-  void preempt(size_t index);
+  bool preempt_another(Group& group, size_t& current);
+  bool preempt_paused(Group& group);
+  void preempt(Group& group, size_t index);
+  void plan_prefills(Group& group);
+  void add_slice(Group& group, Sequence& sequence, int64_t num_tokens);
+  static void score_rows(StepSlice& slice);
+  bool others_want_to_run(SchedulerTime now) const;
+
+  // scheduler_admit.cc
   void admit();
   Start start(Sequence& sequence);
-  bool follow(Sequence& sequence);
-  void take_blocks(Sequence& sequence, int64_t num_blocks);
-  void plan_prefills();
-  void add_slice(Sequence& sequence, int64_t num_tokens);
-  static void score_rows(StepSlice& slice);
-  WaitReason reason_of(const Sequence& waiting) const;
+  bool lacks_blocks_as_before(Sequence& sequence) const;
+  void look_up(Group& group, const Sequence& sequence) const;
+  void find_leader(Group& group, const Sequence& sequence) const;
+  void rank_candidates();
+  Group* group_with_room(Sequence& sequence, int64_t num_blocks);
+  void take_blocks(Group& group, Sequence& sequence, int64_t num_blocks);
 
-  bool others_want_to_run(SchedulerTime now) const;
+  // scheduler.cc
   void publish(Sequence& sequence);
   void fork(Sequence& sequence, std::span<const int32_t> ids);
   void remove(Sequence& sequence);
   void wait(Sequence& sequence);
-  void run(Sequence& sequence);
   void release_followers(Sequence& leader, bool all);
-  size_t running_index(const Sequence& sequence) const;
+  Group& group_of(const Sequence& sequence) { return groups_[sequence.group]; }
   size_t waiting_index(const Sequence& sequence) const;
-  PrefixContent content(const Sequence& sequence) const;
-  int64_t reserved_blocks() const;
+  static PrefixContent content(const Sequence& sequence);
+  int free_places() const;
+  static WaitReason reason_of(const Sequence& waiting, int free_places);
 
-  BlockPool& pool_;
   const SchedulerLimits limits_;
   int step_tokens_;
-  PrefixCache cache_;
+  std::deque<Group> groups_;  // which cannot be moved
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
-  std::vector<Sequence*> running_;
-  std::vector<Waiting> waiting_;
-  int num_choices_running_ = 0;  // of the running sequences, those to come counted
-  int num_paused_ = 0;           // of the running sequences
+  std::vector<Waiting> waiting_;  // best first
   SequenceId next_id_ = 1;
   SchedulerTime earliest_deadline_ = SchedulerTime::max();  // of the queue, or earlier
 
   int num_planned_ = 0;  // steps that are not committed: at most two
   uint64_t step_ = 0;
-  int64_t num_growing_ = 0;  // running sequences that may yet need more blocks
   StepPlan plan_, ahead_;
-  std::vector<Sequence*> prefills_, passed_over_;
-  PrefixHit hit_;
-  SchedulerStats totals_;
+  int64_t num_tokens_planned_ = 0, num_steps_ = 0;
+  std::vector<Sequence*> passed_over_;
+  std::vector<Group*> candidates_;  // that have a place for the sequence that is being placed, best first
 };
 
 }  // namespace sparrow

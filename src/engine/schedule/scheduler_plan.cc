@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What runs next: decodes first, then prompts, which share the rest of the step. Running sequences are served
-// best first, and whoever needs a block takes it from the worst: so the best one always gets on.
+// What runs next in each group: decodes first, then prompts, which share the rest of the step. Running
+// sequences are served best first, and whoever needs a block takes it from the worst of its group: so the
+// best one always gets on.
 #include <algorithm>
 #include <utility>
 
@@ -9,11 +10,6 @@
 namespace sparrow {
 namespace {
 
-// Sequences at the front of the queue may be passed over by those that need fewer blocks, but not for ever.
-constexpr int kMaxOvertaken = 64;
-constexpr size_t kMaxPassedOver = 8;  // in one step, to bound its cost
-// Steps after which a sequence that did not get its blocks looks for a longer known prefix.
-constexpr uint64_t kAskAgainSteps = 32;
 // Of prompts in a step, however little time there is: what a kernel computes at a time.
 constexpr int64_t kLeastPromptTokens = 16;
 
@@ -28,12 +24,21 @@ const StepPlan& Scheduler::plan_step(SchedulerTime now) {
   plan_.expired.clear();
   plan_.num_tokens = 0;
   if (now >= earliest_deadline_) drop_expired(now);
-  plan_decodes();
+  for (Group& group : groups_) plan_decodes(group);
   admit();
-  plan_prefills();
-  for (const Waiting& waiting : waiting_) waiting.sequence->wait_reason = reason_of(*waiting.sequence);
-  ++totals_.steps;
-  totals_.tokens_planned += plan_.num_tokens;
+  for (Group& group : groups_) {
+    plan_prefills(group);
+    plan_.num_tokens += group.num_tokens;
+    if (plan_.slices.empty())
+      plan_.slices.swap(group.slices);
+    else
+      plan_.slices.insert(plan_.slices.end(), group.slices.begin(), group.slices.end());
+  }
+  const int places = free_places();
+  for (const Waiting& waiting : waiting_)
+    waiting.sequence->wait_reason = reason_of(*waiting.sequence, places);
+  ++num_steps_;
+  num_tokens_planned_ += plan_.num_tokens;
   return plan_;
 }
 
@@ -50,23 +55,25 @@ void Scheduler::drop_expired(SchedulerTime now) {
   for (const Expired& expired : plan_.expired) remove(*sequences_.find(expired.id)->second);
 }
 
-void Scheduler::plan_decodes() {
-  prefills_.clear();
-  num_growing_ = 0;
-  for (size_t i = 0; i < running_.size(); ++i) {
-    Sequence& sequence = *running_[i];
+void Scheduler::plan_decodes(Group& group) {
+  group.slices.clear();
+  group.prefills.clear();
+  group.num_tokens = 0;
+  group.num_growing = 0;
+  for (size_t i = 0; i < group.running.size(); ++i) {
+    Sequence& sequence = *group.running[i];
     if (sequence.paused) continue;
-    if (sequence.blocks.capacity_tokens() < sequence.max_computed_tokens()) ++num_growing_;
+    if (sequence.blocks.capacity_tokens() < sequence.max_computed_tokens()) ++group.num_growing;
     if (sequence.num_tokens() - sequence.num_computed > 1) {
-      prefills_.push_back(&sequence);
+      group.prefills.push_back(&sequence);
       continue;
     }
     bool room = has_slot(sequence);
-    while (!room && preempt_another(i)) room = has_slot(sequence);
+    while (!room && preempt_another(group, i)) room = has_slot(sequence);
     if (room)
-      add_slice(sequence, 1);
+      add_slice(group, sequence, 1);
     else
-      preempt(i);  // the worst of all: nobody comes after it
+      preempt(group, i);  // the worst of all: nobody comes after it
   }
 }
 
@@ -81,150 +88,45 @@ bool Scheduler::has_slot(Sequence& sequence) {
   return copy.has_value();
 }
 
-// Takes the blocks of a paused sequence, or else of the worst one after running_[current]. False: there is
+// Takes the blocks of a paused sequence, or else of the worst one after running[current]. False: there is
 // none.
-bool Scheduler::preempt_another(size_t& current) {
-  const Sequence* sequence = running_[current];
-  if (!preempt_paused()) {
-    if (current + 1 == running_.size()) return false;
-    preempt(running_.size() - 1);
+bool Scheduler::preempt_another(Group& group, size_t& current) {
+  const Sequence* sequence = group.running[current];
+  if (!preempt_paused(group)) {
+    if (current + 1 == group.running.size()) return false;
+    preempt(group, group.running.size() - 1);
   }
-  current = running_index(*sequence);
+  current = group.index_of(*sequence);
   return true;
 }
 
-bool Scheduler::preempt_paused() {
-  if (num_paused_ == 0) return false;
-  size_t index = running_.size() - 1;
-  while (!running_[index]->paused) --index;
-  preempt(index);
+bool Scheduler::preempt_paused(Group& group) {
+  if (group.num_paused == 0) return false;
+  size_t index = group.running.size() - 1;
+  while (!group.running[index]->paused) --index;
+  preempt(group, index);
   return true;
 }
 
-void Scheduler::preempt(size_t index) {
-  Sequence& sequence = *running_[index];
-  running_.erase(running_.begin() + static_cast<int64_t>(index));
-  num_choices_running_ -= sequence.num_choices;
-  num_paused_ -= sequence.paused;
+void Scheduler::preempt(Group& group, size_t index) {
+  Sequence& sequence = *group.running[index];
+  group.erase(index);
   sequence.blocks.clear();
   sequence.num_computed = 0;
   sequence.num_published = 0;
   wait(sequence);
   release_followers(sequence, /*all=*/true);
-  ++totals_.preemptions;
-}
-
-void Scheduler::admit() {
-  passed_over_.clear();
-  for (size_t i = 0; i < waiting_.size() && plan_.num_tokens < limits_.max_step_tokens;) {
-    Sequence& sequence = *waiting_[i].sequence;
-    if (waiting_[i].blocked) {
-      ++i;
-      continue;
-    }
-    if (num_choices_running_ + sequence.num_choices > limits_.max_step_sequences) break;
-    const Start result = start(sequence);
-    i = waiting_index(sequence);  // paused ones may have joined the queue
-    if (result == Start::kStarted) {
-      run(sequence);
-      prefills_.push_back(&sequence);
-      if (sequence.blocks.capacity_tokens() < sequence.max_computed_tokens()) ++num_growing_;
-      for (Sequence* other : passed_over_) ++other->num_overtaken;
-      continue;
-    }
-    waiting_[i].blocked = result == Start::kFollows;
-    ++i;
-    if (result == Start::kFollows) continue;
-    if (sequence.num_overtaken >= kMaxOvertaken || passed_over_.size() == kMaxPassedOver) break;
-    passed_over_.push_back(&sequence);
-  }
-}
-
-// Of the sequences that may still grow about half need a block within the next half block of steps. Without
-// room for them a newcomer would soon be thrown out again.
-int64_t Scheduler::reserved_blocks() const {
-  return running_.empty() ? 0 : num_growing_ / 2;
-}
-
-Scheduler::Start Scheduler::start(Sequence& sequence) {
-  const int64_t num_blocks =
-      blocks_for_tokens(std::min(sequence.num_tokens() + 1, sequence.max_computed_tokens()));
-  const auto missing = [&] { return sequence.blocks_wanted + reserved_blocks() - pool_.num_available(); };
-  if (step_ < sequence.ask_again && num_paused_ == 0 && missing() > 0) {
-    sequence.blocks_missing = missing();
-    return Start::kNoBlocks;
-  }
-  hit_.clear();
-  if (limits_.prefix_caching && !sequence.score_prompt) {
-    cache_.find(content(sequence), sequence.digests, sequence.num_tokens() - 1, hit_);
-    if (follow(sequence)) return Start::kFollows;
-  }
-  for (;;) {
-    const auto cached = std::count_if(hit_.blocks.begin(), hit_.blocks.end(),
-                                      [&](BlockId block) { return pool_.num_owners(block) == 0; });
-    sequence.blocks_wanted = num_blocks - static_cast<int64_t>(hit_.blocks.size()) + cached;
-    sequence.blocks_missing = missing();
-    if (sequence.blocks_missing <= 0) break;
-    if (preempt_paused()) continue;
-    sequence.ask_again = step_ + kAskAgainSteps;
-    return Start::kNoBlocks;
-  }
-  take_blocks(sequence, num_blocks);
-  return Start::kStarted;
-}
-
-// Whether a prompt that is being computed begins with more of this one than is known: then it is better to
-// wait than to compute the same again.
-bool Scheduler::follow(Sequence& sequence) {
-  const auto first = static_cast<int64_t>(hit_.blocks.size());
-  const auto full = std::min<int64_t>(sequence.digests.size(), (sequence.num_tokens() - 1) / kBlockTokens);
-  if (first >= full) return false;
-  for (Sequence* leader : prefills_) {
-    const auto theirs = static_cast<int64_t>(leader->digests.size());
-    if (theirs <= first || leader->num_published > first || leader->digests[first] != sequence.digests[first])
-      continue;
-    // Each digest covers all blocks before it: equal ones come before unequal ones.
-    int64_t same = first + 1, different = std::min(full, theirs) + 1;
-    while (same + 1 < different) {
-      const int64_t middle = (same + different) / 2;
-      (leader->digests[middle - 1] == sequence.digests[middle - 1] ? same : different) = middle;
-    }
-    sequence.waits_for = leader->id;
-    sequence.blocks_awaited = same;
-    leader->has_followers = true;
-    return true;
-  }
-  return false;
-}
-
-// Fills an empty table: known blocks, a copy of one known in part, new ones. The pool has enough.
-void Scheduler::take_blocks(Sequence& sequence, int64_t num_blocks) {
-  for (const BlockId block : hit_.blocks) sequence.blocks.append_shared(block);
-  if (hit_.partial_block >= 0) {  // lately used: the last to be evicted
-    pool_.share(hit_.partial_block);
-    pool_.release(hit_.partial_block);
-  }
-  SPARROW_CHECK(sequence.blocks.reserve(num_blocks * kBlockTokens));
-  // The source may be another's by now, or this sequence's: copies come before anything is written.
-  if (hit_.partial_block >= 0)
-    plan_.copies.push_back({hit_.partial_block, sequence.blocks.blocks()[hit_.blocks.size()]});
-  sequence.num_published = static_cast<int64_t>(hit_.blocks.size());
-  sequence.num_computed = hit_.num_tokens();
-  sequence.blocks_wanted = sequence.blocks_missing = 0;
-  sequence.num_overtaken = 0;
-  if (sequence.started) return;
-  sequence.num_cached_tokens = hit_.num_tokens();
-  totals_.prefix_tokens_queried += sequence.num_tokens();
-  totals_.prefix_tokens_hit += hit_.num_tokens();
+  ++group.totals.preemptions;
 }
 
 // What the decodes left is shared by the prompts: equally, and what a short one does not need goes to the
 // others. If there are too many for chunks of min_chunk, half of the places go to those nearest to their end,
 // so that a short one is soon done, and half to those that have waited longest, so that a long one gets on.
-void Scheduler::plan_prefills() {
+void Scheduler::plan_prefills(Group& group) {
+  std::vector<Sequence*>& prefills = group.prefills;
   int64_t left =
-      std::clamp<int64_t>(step_tokens_ - plan_.num_tokens, kLeastPromptTokens, limits_.max_step_tokens);
-  left = std::min<int64_t>(left, limits_.max_step_tokens - plan_.num_tokens);
+      std::clamp<int64_t>(step_tokens_ - group.num_tokens, kLeastPromptTokens, limits_.max_step_tokens);
+  left = std::min<int64_t>(left, limits_.max_step_tokens - group.num_tokens);
   // In a short step two prompts have a part: the one that is soonest done and the one that has waited
   // longest.
   const int64_t chunk = std::min<int64_t>(limits_.min_chunk, std::max(left / 2, kLeastPromptTokens));
@@ -232,7 +134,7 @@ void Scheduler::plan_prefills() {
     return std::pair(a->order, a->id) < std::pair(b->order, b->id);
   };
   const size_t served =
-      std::min(prefills_.size(), static_cast<size_t>(std::max<int64_t>(left / chunk, left > 0)));
+      std::min(prefills.size(), static_cast<size_t>(std::max<int64_t>(left / chunk, left > 0)));
   const auto remaining = [](const Sequence* s) { return s->num_tokens() - s->num_computed; };
   const auto shorter = [&](const Sequence* a, const Sequence* b) {
     return remaining(a) != remaining(b) ? remaining(a) < remaining(b) : by_standing(a, b);
@@ -240,32 +142,32 @@ void Scheduler::plan_prefills() {
   const auto waited_longer = [&](const Sequence* a, const Sequence* b) {
     return a->last_step != b->last_step ? a->last_step < b->last_step : by_standing(a, b);
   };
-  if (served < prefills_.size()) {
-    const auto half = prefills_.begin() + static_cast<int64_t>((served + step_ % 2) / 2);
-    std::nth_element(prefills_.begin(), half, prefills_.end(), shorter);
-    std::nth_element(half, prefills_.begin() + static_cast<int64_t>(served), prefills_.end(), waited_longer);
-    prefills_.resize(served);
+  if (served < prefills.size()) {
+    const auto half = prefills.begin() + static_cast<int64_t>((served + step_ % 2) / 2);
+    std::nth_element(prefills.begin(), half, prefills.end(), shorter);
+    std::nth_element(half, prefills.begin() + static_cast<int64_t>(served), prefills.end(), waited_longer);
+    prefills.resize(served);
   }
-  std::sort(prefills_.begin(), prefills_.end(), shorter);
+  std::sort(prefills.begin(), prefills.end(), shorter);
   for (size_t i = 0; i < served; ++i) {
     const int64_t share = left / static_cast<int64_t>(served - i);
-    const int64_t num_tokens = std::min(remaining(prefills_[i]), share);
-    add_slice(*prefills_[i], num_tokens);
+    const int64_t num_tokens = std::min(remaining(prefills[i]), share);
+    add_slice(group, *prefills[i], num_tokens);
     left -= num_tokens;
   }
 }
 
-void Scheduler::add_slice(Sequence& sequence, int64_t num_tokens) {
+void Scheduler::add_slice(Group& group, Sequence& sequence, int64_t num_tokens) {
   const int64_t first = sequence.num_computed, end = first + num_tokens;
   SPARROW_CHECK_LE(end, sequence.max_computed_tokens());
   const auto rows = static_cast<int>(num_tokens);
-  plan_.slices.push_back({.sequence = &sequence,
+  group.slices.push_back({.sequence = &sequence,
                           .first = first,
                           .num_tokens = rows,
                           .sampled = {.first = rows - 1, .count = end == sequence.num_tokens() ? 1 : 0},
                           .draws_per_row = sequence.num_choices});
-  if (sequence.score_prompt) score_rows(plan_.slices.back());
-  plan_.num_tokens += rows;
+  if (sequence.score_prompt) score_rows(group.slices.back());
+  group.num_tokens += rows;
   sequence.last_step = step_;
   ++sequence.num_planned;
 }
@@ -309,8 +211,8 @@ const StepPlan* Scheduler::plan_ahead(SchedulerTime now) {
     slice.sequence->last_step = step_;
     ++slice.sequence->num_planned;
   }
-  ++totals_.steps;
-  totals_.tokens_planned += ahead_.num_tokens;
+  ++num_steps_;
+  num_tokens_planned_ += ahead_.num_tokens;
   return &ahead_;
 }
 
@@ -322,8 +224,10 @@ bool Scheduler::others_want_to_run(SchedulerTime now) const {
   const auto wants_to_run = [](const Sequence* sequence) {
     return !sequence->paused && sequence->num_planned == 0;
   };
-  if (std::any_of(running_.begin(), running_.end(), wants_to_run)) return true;
-  return num_choices_running_ < limits_.max_step_sequences &&
+  for (const Group& group : groups_) {
+    if (std::any_of(group.running.begin(), group.running.end(), wants_to_run)) return true;
+  }
+  return free_places() > 0 &&
          std::any_of(waiting_.begin(), waiting_.end(), [](const Waiting& w) { return !w.blocked; });
 }
 

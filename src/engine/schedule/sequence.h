@@ -67,6 +67,7 @@ struct Sequence {
   int64_t order = 0;                           // arrival, moved by priority: who is smaller goes first
   uint64_t last_step = 0;                      // that it had a part in
   int num_planned = 0;                         // steps with a part of it that are not committed
+  int group = 0;                               // data-parallel: whose blocks it has, or had
   SequenceId waits_for = 0;                    // computes the prefix it needs; 0: nobody
   int64_t blocks_awaited = 0;                  // of that prefix
   int64_t blocks_wanted = 0;                   // when it last asked, and

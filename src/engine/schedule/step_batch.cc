@@ -17,6 +17,7 @@ void clear(Batch& batch) {
   batch.logit_rows.clear();
   batch.drawn_by.clear();
   batch.max_blocks = 0;
+  batch.group_sequences.clear();
 }
 
 void append(Batch& batch, const StepSlice& slice) {
@@ -49,12 +50,23 @@ void fill_block_table(Batch& batch, std::span<const StepSlice> slices) {
   }
 }
 
+void fill_group_sequences(Batch& batch, std::span<const StepSlice> slices, int groups) {
+  batch.group_sequences.push_back(0);
+  size_t end = 0;
+  for (int group = 0; group < groups; ++group) {
+    while (end < slices.size() && slices[end].sequence->group == group) ++end;
+    batch.group_sequences.push_back(static_cast<int32_t>(end));
+  }
+  SPARROW_CHECK_EQ(end, slices.size());
+}
+
 }  // namespace
 
-void fill_batch(std::span<const StepSlice> slices, Batch& batch) {
+void fill_batch(std::span<const StepSlice> slices, Batch& batch, int groups) {
   clear(batch);
   for (const StepSlice& slice : slices) append(batch, slice);
   fill_block_table(batch, slices);
+  if (groups > 1) fill_group_sequences(batch, slices, groups);
 }
 
 }  // namespace sparrow

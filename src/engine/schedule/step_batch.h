@@ -10,6 +10,7 @@
 namespace sparrow {
 
 // The batch is overwritten, and kept by callers for its memory. Every sequence has blocks for its slice.
-void fill_batch(std::span<const StepSlice> slices, Batch& batch);
+// Slices are sorted by group, of which there are `groups`.
+void fill_batch(std::span<const StepSlice> slices, Batch& batch, int groups = 1);
 
 }  // namespace sparrow

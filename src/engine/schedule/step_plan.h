@@ -35,7 +35,7 @@ struct Expired {
 };
 
 struct StepPlan {
-  std::vector<StepSlice> slices;  // decodes first
+  std::vector<StepSlice> slices;  // by group, decodes first in each
   std::vector<BlockCopy> copies;  // to make before the slices run, in this order
   std::vector<Expired> expired;   // their queue deadline passed before they started; gone already
   int num_tokens = 0;

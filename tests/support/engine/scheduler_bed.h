@@ -23,7 +23,7 @@ inline std::vector<int32_t> iota(int64_t count, int32_t last = -1) {
 
 struct SchedulerBed {
   explicit SchedulerBed(int num_blocks, SchedulerLimits limits = {.max_model_tokens = 1 << 20})
-      : pool(num_blocks), scheduler(pool, limits) {}
+      : scheduler(num_blocks, limits) {}
 
   // A prompt like no other.
   std::vector<int32_t> prompt(int64_t num_tokens) {
@@ -56,10 +56,7 @@ struct SchedulerBed {
     copies = plan.copies;
     return plan;
   }
-  void commit() {
-    scheduler.commit(std::vector<int32_t>(num_samples, 9));
-    EXPECT_EQ(pool.num_in_use() + pool.num_cached() + pool.num_free(), pool.num_blocks());
-  }
+  void commit() { scheduler.commit(std::vector<int32_t>(num_samples, 9)); }
   // Tokens that each sequence ran, in the order of the plan.
   std::vector<std::pair<SequenceId, int>> step() {
     plan();
@@ -87,8 +84,8 @@ struct SchedulerBed {
   bool running(SequenceId id) const { return at(id).state == SequenceState::kRunning; }
   WaitReason why_waits(SequenceId id) const { return scheduler.waiting_info(id).value().reason; }
 
-  BlockPool pool;
   Scheduler scheduler;
+  const BlockPool& pool = scheduler.pool();  // of the first group
   SchedulerTime now{std::chrono::seconds(1000)};
   std::vector<std::pair<SequenceId, int>> tokens;  // of the last plan
   std::vector<BlockCopy> copies;
