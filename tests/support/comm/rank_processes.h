@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// Ranks as processes, for tests: each is a fork of the test that runs a function and reports one line.
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "comm/world.h"
+
+namespace sparrow {
+
+class RankProcesses {
+ public:
+  // Forks `count` processes: body(rank) returns "", or what went wrong.
+  RankProcesses(int count, const std::function<std::string(int)>& body);
+  // Whoever is left is killed.
+  ~RankProcesses();
+
+  void signal(int rank, int number);
+  // Waits for the line of each rank; "killed by signal 9" where one has ended without, "hangs" where one has
+  // not ended after a time that no machine needs.
+  std::vector<std::string> wait();
+  // All of those lines, which should be empty.
+  std::string complaints();
+
+ private:
+  struct Process {
+    pid_t pid = -1;
+    int pipe = -1;
+  };
+  std::vector<Process> processes_;
+};
+
+// Options of a rank of a test: one node, or nodes of `local_world` ranks that meet at a port of loopback.
+WorldOptions test_world(const Grid& grid, int rank, int local_world = 0, int port = 0);
+// A port that nobody listens on now.
+int free_port();
+
+}  // namespace sparrow
