@@ -15,6 +15,7 @@
 #include "cli/load_options.h"
 #include "cli/plan/doctor.h"
 #include "cli/plan/plan.h"
+#include "cli/rank_flags.h"
 #include "cli/serve/serve.h"
 
 namespace sparrow::cli {
@@ -36,6 +37,7 @@ struct GenerateOptions {
   int64_t cache_tokens = 0;  // 0: what one prompt needs; with prompts, by the machine's memory
   int threads = 0;           // 0: all
   LoadOptions load;
+  RankFlags ranks;
 };
 Result<int> run_generate(const GenerateOptions& options);  // the exit code
 

@@ -81,6 +81,7 @@ CLI::App* add_generate(CLI::App& app, GenerateOptions& o) {
   add_cache_tokens(command, o.cache_tokens, "what the prompt needs; with --prompts: as memory allows");
   add_threads(command, o.threads);
   add_load(command, o.load);
+  add_ranks(command, o.ranks);
   command->footer(
       examples({"sparrow make-model --preset tiny --out /tmp/tiny",
                 "sparrow generate --model /tmp/tiny --prompt-ids 1,2,3 --max-tokens 16 --temperature 0",

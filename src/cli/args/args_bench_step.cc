@@ -14,12 +14,13 @@ CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& o) {
       ->add_option("--preset", o.preset,
                    "Or a preset, such as m3, m3-mxfp8, m3-mxfp4: its shapes with random weights")
       ->type_name("NAME");
+  add_grid(command, o.grid);
   command
-      ->add_option("--tensor-parallel-size", o.tensor_parallel_size,
-                   "Cut the model as for this many GPUs and run one rank of it alone (default 1)")
-      ->check(CLI::Range(1, 64))
-      ->type_name("N");
-  command->add_option("--rank", o.rank, "Which rank (default 0)")->check(CLI::Range(0, 63))->type_name("R");
+      ->add_option("--rank", o.grid.rank,
+                   "The model is cut for several GPUs, and this one's part runs alone (default 0)")
+      ->check(CLI::Range(0, 1023))
+      ->type_name("R")
+      ->group("Several GPUs");
   command->add_flag_callback(
       "--no-comm", [] {}, "Accepted for clarity: ranks never exchange anything here");
   command->add_option("--phase", o.phase, "decode (default) or prefill")->type_name("P");

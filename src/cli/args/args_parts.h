@@ -9,6 +9,7 @@
 #include "cli/load_options.h"
 #include "cli/plan/doctor.h"
 #include "cli/plan/plan.h"
+#include "cli/rank_flags.h"
 #include "cli/serve/serve.h"
 
 namespace CLI {
@@ -27,5 +28,9 @@ CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& options);
 // --hf-overrides, alone and with the other flags of commands that run a model.
 void add_overrides(CLI::App* command, std::string& overrides);
 void add_load(CLI::App* command, LoadOptions& options);
+
+// How ranks share a model, alone and with who they are and where they meet.
+void add_grid(CLI::App* command, Grid& grid);
+void add_ranks(CLI::App* command, RankFlags& options);
 
 }  // namespace sparrow::cli

@@ -65,9 +65,13 @@ CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
                    "Folder, config.json, or m3, m3-mxfp8, m3-mxfp4, m3-layer, small, tiny")
       ->required()
       ->type_name("MODEL");
-  command->add_option("--gpus,--tensor-parallel-size", o.gpus, "GPUs that share the model (default 1)")
+  add_grid(command, o.grid);
+  command->add_option("--gpus", o.gpus, "So many GPUs, as is fastest for one request, instead of sizes")
       ->check(CLI::Range(1, 1024))
-      ->type_name("N");
+      ->type_name("N")
+      ->group("Several GPUs")
+      ->excludes("--tensor-parallel-size")
+      ->excludes("--data-parallel-size");
   command->add_option("--gpu", o.gpu, "h100, h800, h20, h200 (default), b200, a size such as 96G, or cpu")
       ->type_name("KIND");
   number("--max-model-len", o.max_model_len, "Most tokens of a prompt and its answer (default: the model's)");
@@ -91,6 +95,7 @@ CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
   command->footer(
       "Examples:\n"
       "  sparrow plan m3 --gpus 8 --max-model-len 131072\n"
+      "  sparrow plan m3-mxfp8 --tensor-parallel-size 4 --data-parallel-size 2\n"
       "  sparrow plan m3-mxfp4 --gpus 2 --kv-cache-dtype fp8\n"
       "  sparrow plan /models/m3/config.json --gpus 8 --gpu h20 --kv-cache-dtype fp8\n"
       "  sparrow plan /tmp/small --gpu cpu --json\n"

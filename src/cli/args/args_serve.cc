@@ -165,9 +165,6 @@ void add_text(CLI::App* command, ServeOptions& o) {
 // They exist so that a script that sets them gets a clear answer.
 void add_not_yet(CLI::App* command, ServeOptions& o) {
   const char* group = "";  // not shown
-  command->add_option("--tensor-parallel-size,--tp", o.tensor_parallel_size)->group(group);
-  command->add_option("--data-parallel-size,--dp", o.data_parallel_size)->group(group);
-  command->add_flag("--enable-expert-parallel", o.enable_expert_parallel)->group(group);
   command->add_option("--block-size", o.block_size)->group(group);
   command->add_flag("--trust-request-chat-template", o.trust_request_chat_template)->group(group);
 }
@@ -182,12 +179,14 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& o) {
   add_engine(command, o);
   add_text(command, o);
   add_load(command, o.load);
+  add_ranks(command, o.ranks);
   add_not_yet(command, o);
   command->footer(
       "Examples:\n"
       "  sparrow serve /tmp/small\n"
       "  sparrow serve /models/m3 --served-model-name m3 --host 0.0.0.0 --api-key $KEY --max-model-len "
       "131072\n"
+      "  sparrow serve /models/m3 --tensor-parallel-size 8\n"
       "  sparrow serve /models/m3 --ssl-certfile cert.pem --ssl-keyfile key.pem --api-key-file keys.txt\n"
       "  sparrow serve /models/m3 --hf-overrides '{\"text_config\": {\"rope_scaling\": {\"rope_type\": "
       "\"yarn\", \"factor\": 2,\n"

@@ -137,7 +137,9 @@ void print_json(const CaseResult& r, const BenchStepOptions& options) {
   JsonWriter json(JsonWriter::Style::kSpaced);
   json.begin_object().key("phase").string(options.phase).key("batch").integer(r.c.batch);
   json.key("queries").integer(r.c.queries).key("context").integer(r.c.context);
-  json.key("tensor_parallel_size").integer(options.tensor_parallel_size);
+  json.key("tensor_parallel_size").integer(options.grid.tp);
+  json.key("data_parallel_size").integer(options.grid.dp);
+  json.key("expert_parallel").boolean(options.grid.expert_parallel);
   json.key("kv_cache_dtype").string(options.load.kv_cache_dtype);
   json.key("index_cache_dtype").string(options.load.index_cache_dtype);
   json.key("batch_invariant").boolean(options.load.batch_invariant);
@@ -196,7 +198,7 @@ Status run_bench_step(const BenchStepOptions& options) {
   }
   const CacheTypes types = SPARROW_TRY(cache_types(options.load, config.dtype, Device::kCuda));
   ProgressBar bar("weights", ProgressBar::Unit::kBytes);
-  rank_options.grid = {.tp = options.tensor_parallel_size, .rank = options.rank};
+  rank_options.grid = options.grid;
   rank_options.gpu = {.kv_dtype = types.kv,
                       .index_dtype = types.index,
                       .memory_utilization = options.load.gpu_memory_utilization.value_or(kMemoryUtilization),
@@ -220,7 +222,7 @@ Status run_bench_step(const BenchStepOptions& options) {
   for (const Case& c : cases) {
     const Batch batch = make_batch(c, config.vocab_size, info.num_blocks);
     StepTimes times = group->profile(batch, options.repeats);
-    const CaseResult result = evaluate(c, std::move(times), config, rank_options.grid, types);
+    const CaseResult result = evaluate(c, std::move(times), config, options.grid, types);
     if (options.json)
       print_json(result, options);
     else

@@ -9,13 +9,14 @@
 
 #include "base/result.h"
 #include "cli/load_options.h"
+#include "comm/grid.h"
 
 namespace sparrow::cli {
 
 struct BenchStepOptions {
   std::filesystem::path model;  // one of these
   std::string preset;
-  int tensor_parallel_size = 1, rank = 0;
+  Grid grid;                                 // the rank of it that runs
   std::string phase = "decode";              // or "prefill"
   std::vector<int> batch = {1, 8, 64};       // requests
   std::vector<int> context = {2048, 32768};  // tokens in the cache after the step

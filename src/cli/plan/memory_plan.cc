@@ -91,13 +91,6 @@ Result<MemoryPlan> plan_cpu(const ModelConfig& config, const MemoryPlanOptions& 
   return plan;
 }
 
-Result<Grid> find_grid(const ModelConfig& config, const MemoryPlanOptions& o) {
-  const std::vector<Grid> grids = supported_grids(config, o.gpus);
-  const Grid grid = o.grid ? *o.grid : grids.empty() ? Grid{.tp = o.gpus} : grids.front();
-  SPARROW_TRY(validate(config, grid));
-  return grid;
-}
-
 Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& o) {
   const Card card = SPARROW_TRY(find_card(o.gpu));
   const Grid grid = SPARROW_TRY(find_grid(config, o));
@@ -204,6 +197,13 @@ std::string grouped(int64_t value) {
   for (int at = static_cast<int>(digits.size()) - 3; at > 0; at -= 3)
     digits.insert(static_cast<size_t>(at), ",");
   return digits;
+}
+
+Result<Grid> find_grid(const ModelConfig& config, const MemoryPlanOptions& o) {
+  const std::vector<Grid> grids = supported_grids(config, o.gpus);
+  const Grid grid = o.grid ? *o.grid : grids.empty() ? Grid{.tp = o.gpus} : grids.front();
+  SPARROW_TRY(validate(config, grid));
+  return grid;
 }
 
 int64_t MemoryPlan::full_requests() const {

@@ -66,6 +66,9 @@ struct MemoryPlan {
 // "1,048,576"
 std::string grouped(int64_t value);
 
+// The grid of the options. Error: the model cannot be cut that way.
+Result<Grid> find_grid(const ModelConfig& config, const MemoryPlanOptions& options);
+
 // Error: a flag makes no sense, or the model cannot be cut that way.
 Result<MemoryPlan> make_memory_plan(const ModelConfig& config, const MemoryPlanOptions& options);
 

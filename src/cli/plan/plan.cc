@@ -75,8 +75,9 @@ class Table {
     token_line("index keys", plan_.index_token_bytes, plan_.index_dtype);
     line("  a block of 128 tokens", plan_.block_bytes());
     bar();
+    const char* const of = plan_.grid.dp > 1 ? " of each group" : "";
     row("tokens in the cache",
-        strf("{:>14}  in {} blocks", grouped(plan_.cache_tokens()), grouped(plan_.num_blocks)));
+        strf("{:>14}  in {} blocks{}", grouped(plan_.cache_tokens()), grouped(plan_.num_blocks), of));
     row("longest request", strf("{:>14}  tokens", grouped(plan_.longest_request())));
     row(strf("requests of {} tokens", grouped(plan_.max_model_len)),
         strf("{:>14}  at the same time", grouped(plan_.full_requests())));
@@ -146,6 +147,8 @@ void print_json(const std::string& name, const ModelConfig& config, const Memory
   };
   json.begin_object().key("model").string(name).key("parameters").integer(num_parameters(config));
   json.key("device").string(plan.device).key("ranks").integer(plan.grid.world());
+  json.key("tensor_parallel_size").integer(plan.grid.tp).key("data_parallel_size").integer(plan.grid.dp);
+  json.key("expert_parallel").boolean(plan.grid.expert_parallel);
   json.key("memory_bytes").integer(plan.memory_bytes).key("budget_bytes").integer(plan.budget_bytes);
   json.key("weight_bytes").integer(plan.weight_bytes).key("stored_weight_bytes").integer(plan.stored_bytes);
   rows("weights", plan.weights);
@@ -175,7 +178,7 @@ void print_json(const std::string& name, const ModelConfig& config, const Memory
 
 Result<int> run_plan(const PlanCommandOptions& o) {
   const NamedConfig model = SPARROW_TRY(find_config(o));
-  MemoryPlanOptions options{.gpus = o.gpus,
+  MemoryPlanOptions options{.gpus = o.gpus.value_or(o.grid.world()),
                             .gpu = o.gpu,
                             .max_model_len = o.max_model_len,
                             .kv_cache_dtype = o.kv_cache_dtype,
@@ -186,6 +189,11 @@ Result<int> run_plan(const PlanCommandOptions& o) {
                             .machine_bytes = machine_bytes(),
                             .threads = ThreadPool::default_size(),
                             .isa = ops::detect_cpu_isa()};
+  if (!o.gpus) options.grid = o.grid;
+  if (o.gpus && o.grid.expert_parallel) {
+    options.grid = SPARROW_TRY(find_grid(model.config, options));
+    options.grid->expert_parallel = true;
+  }
   if (!o.kv_cache_memory.empty())
     options.kv_cache_bytes = SPARROW_TRY(parse_byte_size(o.kv_cache_memory, "--kv-cache-memory"));
   const MemoryPlan plan = SPARROW_TRY(make_memory_plan(model.config, options));

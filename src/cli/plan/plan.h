@@ -3,15 +3,18 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "base/result.h"
+#include "comm/grid.h"
 
 namespace sparrow::cli {
 
 struct PlanCommandOptions {
-  std::string model;  // a folder, a config.json, or the name of a preset
-  int gpus = 1;
+  std::string model;        // a folder, a config.json, or the name of a preset
+  std::optional<int> gpus;  // default: those of the grid
+  Grid grid;
   std::string gpu = "h200";
   int64_t max_model_len = 0;
   std::string kv_cache_dtype = "auto", index_cache_dtype = "auto";

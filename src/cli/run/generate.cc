@@ -105,6 +105,8 @@ Status print_stream(Engine& engine, Request request, Printer printer) {
 }  // namespace
 
 Result<int> run_generate(const GenerateOptions& options) {
+  if (options.ranks.grid != Grid{})
+    return Error{Errc::kUnsupported, strf("{}: only one GPU yet", describe(options.ranks.grid))};
   std::vector<int32_t> prompt;
   if (options.prompt_ids) prompt = SPARROW_TRY(read_prompt_ids(*options.prompt_ids));
   if (options.prompts) SPARROW_TRY(check_files(options));

@@ -10,6 +10,7 @@
 
 #include "base/result.h"
 #include "cli/load_options.h"
+#include "cli/rank_flags.h"
 
 namespace sparrow::cli {
 
@@ -42,6 +43,7 @@ struct ServeOptions {
   int threads = 0;
 
   LoadOptions load;
+  RankFlags ranks;
 
   std::filesystem::path chat_template;
   std::string tool_call_parser = "minimax_m3", reasoning_parser = "minimax_m3";  // "none" turns one off
@@ -51,8 +53,6 @@ struct ServeOptions {
   std::string log_format = "human";
 
   // Known from other servers, and not here yet.
-  int tensor_parallel_size = 1, data_parallel_size = 1;
-  bool enable_expert_parallel = false;
   bool trust_request_chat_template = false;
 };
 

@@ -41,11 +41,7 @@ Status check_flags(const ServeOptions& o) {
         strf("--block-size {}: only 128, because M3 selects blocks of 128 tokens and a block is "
              "one page of the cache",
              o.block_size));
-  if (o.tensor_parallel_size != 1)
-    return unsupported(strf("--tensor-parallel-size {}: only 1 yet", o.tensor_parallel_size));
-  if (o.data_parallel_size != 1)
-    return unsupported(strf("--data-parallel-size {}: only 1 yet", o.data_parallel_size));
-  if (o.enable_expert_parallel) return unsupported("--enable-expert-parallel: not there yet");
+  if (o.ranks.grid != Grid{}) return unsupported(strf("{}: only one GPU yet", describe(o.ranks.grid)));
   SPARROW_TRY(check(o.load));
   if (o.trust_request_chat_template)
     return unsupported(
