@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "comm/net/frame.h"
 
+#include <algorithm>
 #include <array>
 #include <limits>
 
@@ -41,8 +42,8 @@ Result<Head> parse_head(std::span<const std::byte, kFrameHead> bytes, size_t max
 
 Bytes make_frame(FrameType type, std::span<const std::byte> payload) {
   const auto head = make_head(type, payload.size());
-  Bytes frame(head.begin(), head.end());
-  frame.insert(frame.end(), payload.begin(), payload.end());
+  Bytes frame(kFrameHead + payload.size());
+  std::copy(payload.begin(), payload.end(), std::copy(head.begin(), head.end(), frame.begin()));
   return frame;
 }
 
