@@ -66,9 +66,10 @@ std::optional<CpuIsa> cpu_isa_named(std::string_view name) {
   return std::nullopt;
 }
 
-void linear(Exec& exec, const Tensor& x, std::span<const Projection> projections) {
-  if (const cpu::Kernels* kernels = kernels_of(exec)) return cpu::linear(exec, *kernels, x, projections);
-  reference::linear(x, projections);
+void linear(Exec& exec, const Tensor& x, std::span<const Projection> projections, int parts) {
+  if (const cpu::Kernels* kernels = kernels_of(exec))
+    return cpu::linear(exec, *kernels, x, projections, parts);
+  reference::linear(x, projections, parts);
 }
 
 void embed(Exec& exec, std::span<const int32_t> ids, const Tensor& table, const Tensor& out) {
@@ -92,6 +93,11 @@ void add_rms_norm(Exec& exec, const Tensor& residual, const Tensor& delta, const
 void add(Exec& exec, const Tensor& residual, const Tensor& delta) {
   if (const cpu::Kernels* kernels = kernels_of(exec)) return cpu::add(exec, *kernels, residual, delta);
   reference::add(residual, delta);
+}
+
+void convert(Exec& exec, const Tensor& x, const Tensor& out) {
+  if (const cpu::Kernels* kernels = kernels_of(exec)) return cpu::convert(exec, *kernels, x, out);
+  reference::convert(x, out);
 }
 
 void rotary_table(Exec&, std::span<const int32_t> positions, std::span<const float> inv_freq,
@@ -149,11 +155,11 @@ void attend(Exec& exec, const msa::Plan& plan, const msa::AttendParams& params) 
 }
 
 void mlp(Exec& exec, const Tensor& x, const MlpWeights& weights, const SwigluParams& swiglu,
-         const Tensor& out) {
+         const Tensor& out, int parts) {
   if (const cpu::Kernels* kernels = kernels_of(exec))
-    return cpu::moe(exec, *kernels, x, {.routed = {}, .shared = weights, .ids = {}, .weights = {}}, swiglu,
-                    out);
-  reference::mlp(x, weights, swiglu, out);
+    return cpu::moe(exec, *kernels, x,
+                    {.routed = {}, .shared = weights, .ids = {}, .weights = {}, .parts = parts}, swiglu, out);
+  reference::mlp(x, weights, swiglu, out, parts);
 }
 
 void route(Exec& exec, const Tensor& x, const Weight& gate, const Tensor& bias, int top_k, const Tensor& ids,
@@ -165,12 +171,17 @@ void route(Exec& exec, const Tensor& x, const Weight& gate, const Tensor& bias, 
 
 void moe(Exec& exec, const Tensor& x, const Tensor& ids, const Tensor& weights,
          std::span<const MlpWeights> experts, const MlpWeights& shared, float scaling,
-         const SwigluParams& swiglu, const Tensor& out) {
+         const SwigluParams& swiglu, const Tensor& out, int parts) {
   if (const cpu::Kernels* kernels = kernels_of(exec))
     return cpu::moe(exec, *kernels, x,
-                    {.routed = experts, .shared = shared, .ids = ids, .weights = weights, .scaling = scaling},
+                    {.routed = experts,
+                     .shared = shared,
+                     .ids = ids,
+                     .weights = weights,
+                     .scaling = scaling,
+                     .parts = parts},
                     swiglu, out);
-  reference::moe(x, ids, weights, experts, shared, scaling, swiglu, out);
+  reference::moe(x, ids, weights, experts, shared, scaling, swiglu, out, parts);
 }
 
 int64_t linear_scratch_bytes(const ScratchQuery& query, int64_t columns) {

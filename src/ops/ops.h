@@ -40,8 +40,11 @@ struct Projection {
   Tensor out;            // [rows, out] bf16 or f32, any row stride
 };
 
-// out = x w^T for each projection; all share x [rows, in].
-void linear(Exec& exec, const Tensor& x, std::span<const Projection> projections);
+// out = x w^T for each projection; all share x [rows, in]. `parts`, a power of two here and below: the
+// columns are summed in so many equal parts (of a quantised weight, multiples of 32), and these in a binary
+// tree, ((0 + 1) + (2 + 3)) + ... So ranks that have some of the columns each, as many parts to a rank, and
+// add up in that tree get the bits of one that has all.
+void linear(Exec& exec, const Tensor& x, std::span<const Projection> projections, int parts = 1);
 
 // out[r] = table[ids[r]], converted to out's type. Ids must be in range.
 void embed(Exec& exec, std::span<const int32_t> ids, const Tensor& table, const Tensor& out);
@@ -55,6 +58,9 @@ void add_rms_norm(Exec& exec, const Tensor& residual, const Tensor& delta, const
 
 // residual = residual + delta for the last layer, whose norm runs on sampling rows only.
 void add(Exec& exec, const Tensor& residual, const Tensor& delta);
+
+// out = x [rows, columns] f32, rounded to out's type.
+void convert(Exec& exec, const Tensor& x, const Tensor& out);
 
 // cos and sin for the rows of one call: [rows, rotary_dim / 2] f32. No table over all positions exists.
 struct Rotary {
@@ -85,12 +91,12 @@ struct SwigluParams {
   float alpha = 1.702f, limit = 7.0f, beta = 1.0f;
 };
 
-// Dense MLP and shared expert: out = (swiglu(x gate^T, x up^T)) down^T.
+// Dense MLP and shared expert: out = (swiglu(x gate^T, x up^T)) down^T, channels in parts.
 struct MlpWeights {
   Weight gate, up, down;
 };
 void mlp(Exec& exec, const Tensor& x, const MlpWeights& weights, const SwigluParams& swiglu,
-         const Tensor& out);
+         const Tensor& out, int parts = 1);
 
 // Router: sigmoid of f32 logits; the top_k largest sigmoid + bias, ties to the lower id; weights are the
 // picked sigmoids over their sum. ids and weights are [rows, top_k], ascending by expert id.
@@ -98,10 +104,11 @@ void route(Exec& exec, const Tensor& x, const Weight& gate, const Tensor& bias, 
            const Tensor& weights);
 
 // out = scaling * sum over the picked experts of weight * expert(x) + shared(x); summed in f32 by ascending
-// expert id, the shared expert last.
+// expert id, the shared expert last, for each part of the channels, and then the parts. Experts without
+// weights are another rank's and left out.
 void moe(Exec& exec, const Tensor& x, const Tensor& ids, const Tensor& weights,
          std::span<const MlpWeights> experts, const MlpWeights& shared, float scaling,
-         const SwigluParams& swiglu, const Tensor& out);
+         const SwigluParams& swiglu, const Tensor& out, int parts = 1);
 
 // The most scratch memory that one call takes, for memory plans: what the engines of that instruction set
 // say, so that it holds for all of them. `weights` is the format of the matrices.
@@ -111,6 +118,7 @@ struct ScratchQuery {
   DType activations;
   MatrixFormat weights;
   int64_t rows;
+  int parts = 1;
 };
 int64_t linear_scratch_bytes(const ScratchQuery& query, int64_t columns);
 // moe(), or with top_k = 0 mlp(), whose channels are then `shared`.

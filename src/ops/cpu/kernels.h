@@ -52,7 +52,8 @@ struct PackJob {
 };
 
 // c[m][n] = sum over k of x[first_row + m][k] * w[first_output + n][k], in f32, k ascending in one fixed
-// pattern.
+// pattern. With several parts, one c for each equal part of k: what a product of its columns alone would
+// give.
 struct StripJob {
   const void* packed;
   int64_t first_row, rows;  // first_row is a multiple of kRowGroup, rows <= kMaxRows
@@ -61,6 +62,12 @@ struct StripJob {
   float* c;                       // [rows rounded up to kRowGroup, c_stride]
   int64_t c_stride;               // >= outputs rounded up to kRowGroup
   void* workspace;
+  int parts = 1;            // of the weight's columns, each packed as a matrix of its own
+  int64_t packed_part = 0;  // bytes from one part of `packed` to the next
+  int64_t c_part = 0;       // elements from one part's c to the next
+
+  int64_t part_columns() const { return weight.columns / parts; }
+  const void* packed_at(int part) const { return static_cast<const char*>(packed) + part * packed_part; }
 };
 
 struct GemmEngine {

@@ -6,27 +6,29 @@
 
 #include "base/math.h"
 #include "ops/cpu/ops_cpu.h"
+#include "ops/cpu/part_sums.h"
 
 namespace sparrow::ops::cpu {
 namespace {
 
-// Packs all rows of x on the pool's threads.
-void pack_rows(Exec& exec, const GemmEngine& engine, const Tensor& x, void* packed) {
+// Packs all rows of x on the pool's threads, each part of their columns for itself.
+void pack_rows(Exec& exec, const GemmEngine& engine, const Tensor& x, int parts, char* packed,
+               int64_t packed_part) {
   // Wide enough to spread one group of rows over the threads when there are no more.
   constexpr int64_t kColumns = 2048;
-  const int64_t columns = x.cols(), pieces = ceil_div(columns, kColumns);
-  const int64_t groups = ceil_div(x.rows(), kRowGroup);
+  const int64_t columns = x.cols() / parts, pieces_of_part = ceil_div(columns, kColumns);
+  const int64_t groups = ceil_div(x.rows(), kRowGroup), pieces = parts * pieces_of_part;
   const auto pack = [&](int64_t item) {
-    const int64_t row = item / pieces * kRowGroup, column = item % pieces * kColumns;
-    const int64_t count = std::min(kRowGroup, x.rows() - row);
+    const int64_t row = item / pieces * kRowGroup, count = std::min(kRowGroup, x.rows() - row);
+    const int64_t part = item % pieces / pieces_of_part, column = item % pieces_of_part * kColumns;
     const void* rows[kRowGroup];
     for (int64_t r = 0; r < count; ++r)
-      rows[r] = row_at(x, row + r) + column * static_cast<int64_t>(size_of(x.dtype));
+      rows[r] = row_at(x, row + r) + (part * columns + column) * static_cast<int64_t>(size_of(x.dtype));
     engine.pack({.rows = rows,
                  .type = x.dtype,
                  .count = count,
                  .columns = std::min(kColumns, columns - column),
-                 .packed = packed,
+                 .packed = packed + part * packed_part,
                  .packed_columns = columns,
                  .first_row = row,
                  .first_column = column});
@@ -44,26 +46,28 @@ struct Strips {
   int64_t width, row_chunks, items;
 };
 
-// What run_engine takes: the packed rows, and for each thread a workspace and a result.
+// What run_engine takes: the packed rows, and for each thread a workspace and results.
 struct Sizes {
-  Sizes(const GemmEngine& engine, int64_t rows, int64_t columns)
-      : packed_bytes(engine.packed_bytes(rows, columns)),
+  Sizes(const GemmEngine& engine, int64_t rows, int64_t columns, int parts)
+      : packed_part(engine.packed_bytes(rows, columns / parts)),
         workspace_bytes(round_up(engine.workspace_bytes(columns), 64)),
-        c_elements(round_up(std::min(rows, kMaxRows), kRowGroup) * kMaxStrip) {}
+        c_part(round_up(std::min(rows, kMaxRows), kRowGroup) * kMaxStrip),
+        c_elements(PartSums(parts, rows).buffers() * c_part) {}
 
-  int64_t packed_bytes, workspace_bytes, c_elements;
+  int64_t packed_part, workspace_bytes, c_part, c_elements;
 };
 
-void run_engine(Exec& exec, const Kernels& kernels, const GemmEngine& engine, const Tensor& x,
+void run_engine(Exec& exec, const Kernels& kernels, const GemmEngine& engine, const Tensor& x, int parts,
                 std::span<const Strips> all) {
-  const int64_t rows = x.rows(), threads = exec.pool.size();
-  const Sizes sizes(engine, rows, x.cols());
-  const int64_t workspace_bytes = sizes.workspace_bytes, c_elements = sizes.c_elements;
+  const int64_t rows = x.rows(), threads = exec.pool.size(), part_columns = x.cols() / parts;
+  const Sizes sizes(engine, rows, x.cols(), parts);
+  const PartSums sums(parts, rows);
+  const int64_t workspace_bytes = sizes.workspace_bytes;
   Scratch::Scope scope(exec.scratch);
-  char* packed = scope.take<char>(sizes.packed_bytes);
-  pack_rows(exec, engine, x, packed);
+  char* packed = scope.take<char>(parts * sizes.packed_part);
+  pack_rows(exec, engine, x, parts, packed, sizes.packed_part);
   char* workspaces = scope.take<char>(threads * workspace_bytes);
-  float* results = scope.take<float>(threads * c_elements);
+  float* results = scope.take<float>(threads * sizes.c_elements);
 
   int64_t items = 0;
   for (const Strips& strips : all) items += strips.items;
@@ -74,16 +78,24 @@ void run_engine(Exec& exec, const Kernels& kernels, const GemmEngine& engine, co
     const int64_t row = item % strips->row_chunks * kMaxRows, count = std::min(kMaxRows, rows - row);
     const int64_t output = item / strips->row_chunks * strips->width;
     const int64_t outputs = std::min(strips->width, out.cols() - output);
-    float* c = results + worker * c_elements;
-    engine.multiply({.packed = packed,
-                     .first_row = row,
-                     .rows = count,
-                     .weight = strips->weight,
-                     .first_output = output,
-                     .outputs = outputs,
-                     .c = c,
-                     .c_stride = kMaxStrip,
-                     .workspace = workspaces + worker * workspace_bytes});
+    float* c = results + worker * sizes.c_elements;
+    const auto multiply = [&](int first, int count_parts, float* to) {
+      engine.multiply({.packed = packed + first * sizes.packed_part,
+                       .first_row = row,
+                       .rows = count,
+                       .weight = columns_of(strips->weight, first * part_columns, count_parts * part_columns),
+                       .first_output = output,
+                       .outputs = outputs,
+                       .c = to,
+                       .c_stride = kMaxStrip,
+                       .workspace = workspaces + worker * workspace_bytes,
+                       .parts = count_parts,
+                       .packed_part = sizes.packed_part,
+                       .c_part = sizes.c_part});
+    };
+    sums.run(c, sizes.c_part, multiply, [&](float* to, const float* from) {
+      for (int64_t r = 0; r < count; ++r) kernels.row->add(to + r * kMaxStrip, from + r * kMaxStrip, outputs);
+    });
     for (int64_t r = 0; r < count; ++r)
       kernels.row->from_f32(c + r * kMaxStrip,
                             row_at(out, row + r) + output * static_cast<int64_t>(size_of(out.dtype)),
@@ -94,8 +106,8 @@ void run_engine(Exec& exec, const Kernels& kernels, const GemmEngine& engine, co
 }  // namespace
 
 int64_t linear_scratch_bytes(const Kernels& kernels, const ScratchQuery& query, int64_t columns) {
-  const Sizes sizes(kernels.engine(query.activations, query.weights), query.rows, columns);
-  return round_up(sizes.packed_bytes, 64) +
+  const Sizes sizes(kernels.engine(query.activations, query.weights), query.rows, columns, query.parts);
+  return round_up(query.parts * sizes.packed_part, 64) +
          query.threads * (sizes.workspace_bytes + sizes.c_elements * static_cast<int64_t>(sizeof(float)));
 }
 
@@ -114,6 +126,14 @@ WeightView view_of(const Weight& weight, int64_t columns) {
   return view;
 }
 
+WeightView columns_of(const WeightView& weight, int64_t first, int64_t count) {
+  WeightView view = weight;
+  view.values = static_cast<const char*>(weight.values) + value_bytes(weight.format, first);
+  if (weight.scales != nullptr) view.scales = weight.scales + first / kScaleGroup;
+  view.columns = count;
+  return view;
+}
+
 int64_t strip_outputs(int64_t outputs, int64_t rows, int threads) {
   constexpr int64_t kNarrow = 32;
   int64_t width = kMaxStrip;  // few rows gain from it too: memory is read in longer runs
@@ -122,12 +142,15 @@ int64_t strip_outputs(int64_t outputs, int64_t rows, int threads) {
   return width;
 }
 
-void linear(Exec& exec, const Kernels& kernels, const Tensor& x, std::span<const Projection> projections) {
+void linear(Exec& exec, const Kernels& kernels, const Tensor& x, std::span<const Projection> projections,
+            int parts) {
   if (x.rows() == 0) return;
+  SPARROW_CHECK_EQ(x.cols() % parts, 0);
   // The engine is chosen by types alone, so that a row meets the same arithmetic in every call.
   std::vector<Strips> tiles, simd;
   for (const Projection& projection : projections) {
     const WeightView weight = view_of(*projection.weight, x.cols());
+    SPARROW_CHECK(!is_mx(weight.format) || x.cols() / parts % kScaleGroup == 0);
     SPARROW_CHECK_EQ(projection.out.rows(), x.rows());
     SPARROW_CHECK_EQ(projection.out.cols(), projection.weight->out());
     const int64_t outputs = projection.out.cols();
@@ -136,8 +159,8 @@ void linear(Exec& exec, const Kernels& kernels, const Tensor& x, std::span<const
     const Strips strips{&projection, weight, width, row_chunks, ceil_div(outputs, width) * row_chunks};
     (&kernels.engine(x.dtype, weight.format) == kernels.tiles ? tiles : simd).push_back(strips);
   }
-  if (!tiles.empty()) run_engine(exec, kernels, *kernels.tiles, x, tiles);
-  if (!simd.empty()) run_engine(exec, kernels, *kernels.simd, x, simd);
+  if (!tiles.empty()) run_engine(exec, kernels, *kernels.tiles, x, parts, tiles);
+  if (!simd.empty()) run_engine(exec, kernels, *kernels.simd, x, parts, simd);
 }
 
 namespace {

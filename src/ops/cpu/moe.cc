@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // mlp and moe: (row, expert) pairs grouped by expert, then two passes over the weights. Pass 1 makes the
 // hidden rows of every group; pass 2 owns a strip of outputs and adds the groups in ascending expert id, the
-// shared expert last, so that the order of a row's sum is the same in every batch.
+// shared expert last, so that the order of a row's sum is the same in every batch; so for each part of the
+// channels.
 #include <cstring>
 #include <vector>
 
 #include "base/math.h"
 #include "ops/cpu/ops_cpu.h"
+#include "ops/cpu/part_sums.h"
 
 namespace sparrow::ops::cpu {
 namespace {
@@ -20,7 +22,8 @@ struct Group {
   std::vector<int32_t> rows;   // of x
   std::vector<float> factors;  // of each row's contribution
   int64_t first_row = 0;       // of this group when all groups are packed one after another
-  char* hidden = nullptr;      // packed hidden rows, made by pass 1
+  char* hidden = nullptr;      // packed hidden rows, made by pass 1: the parts one after another
+  int64_t hidden_part = 0;     // bytes of a part of them
 };
 
 struct Pass {
@@ -28,13 +31,23 @@ struct Pass {
   const RowKernels& row;
   const GemmEngine& engine;
   const Tensor& x;
+  int parts;
 };
 
 Group make_group(const MlpWeights& mlp, int64_t columns) {
   const int64_t hidden = mlp.gate.out();
   SPARROW_CHECK_EQ(mlp.up.out(), hidden);
-  return {&mlp,   view_of(mlp.gate, columns), view_of(mlp.up, columns), view_of(mlp.down, hidden), {}, {}, 0,
-          nullptr};
+  return {.mlp = &mlp,
+          .gate = view_of(mlp.gate, columns),
+          .up = view_of(mlp.up, columns),
+          .down = view_of(mlp.down, hidden),
+          .rows = {},
+          .factors = {}};
+}
+
+// Whether another rank has its weights.
+bool is_elsewhere(const MlpWeights& mlp) {
+  return mlp.gate.values.empty();
 }
 
 // Ascending by expert id, the shared expert last; rows ascending within a group.
@@ -46,14 +59,17 @@ std::vector<Group> group_rows(const Tensor& x, const Experts& experts) {
     for (int64_t k = 0; k < top_k; ++k) group_of[static_cast<size_t>(experts.ids.row<int32_t>(row)[k])] = 0;
   for (size_t e = 0; e < group_of.size(); ++e) {
     if (group_of[e] < 0) continue;
+    group_of[e] = -1;
+    if (is_elsewhere(experts.routed[e])) continue;
     group_of[e] = static_cast<int32_t>(groups.size());
     groups.push_back(make_group(experts.routed[e], x.cols()));
   }
   groups.push_back(make_group(experts.shared, x.cols()));
   for (int64_t row = 0; row < x.rows(); ++row) {
     for (int64_t k = 0; k < top_k; ++k) {
-      const int32_t expert = experts.ids.row<int32_t>(row)[k];
-      Group& group = groups[static_cast<size_t>(group_of[static_cast<size_t>(expert)])];
+      const int32_t place = group_of[static_cast<size_t>(experts.ids.row<int32_t>(row)[k])];
+      if (place < 0) continue;
+      Group& group = groups[static_cast<size_t>(place)];
       group.rows.push_back(static_cast<int32_t>(row));
       group.factors.push_back(experts.weights.row<float>(row)[k] * experts.scaling);
     }
@@ -80,7 +96,7 @@ const GemmEngine& engine_of(const Kernels& kernels, DType activation, const Expe
     return true;
   };
   bool tiles = kernels.tiles != nullptr && fits(experts.shared);
-  for (const MlpWeights& mlp : experts.routed) tiles = tiles && fits(mlp);
+  for (const MlpWeights& mlp : experts.routed) tiles = tiles && (is_elsewhere(mlp) || fits(mlp));
   return tiles ? *kernels.tiles : *kernels.simd;
 }
 
@@ -117,34 +133,38 @@ struct Piece {
   int64_t row, rows, output, outputs;
 };
 
-// Pieces of every group, a strip's chunks of rows side by side.
-std::vector<Piece> make_pieces(std::span<const Group> groups, int threads) {
+// Pieces of every group, a strip's chunks of rows side by side. A piece has channels of one part.
+std::vector<Piece> make_pieces(const Pass& pass, std::span<const Group> groups) {
   std::vector<Piece> pieces;
   for (const Group& group : groups) {
     const int64_t rows = static_cast<int64_t>(group.rows.size()), outputs = group.down.columns;
+    const int64_t of_part = outputs / pass.parts;
     // Two products share a piece: half the width keeps its buffers the size of linear's.
-    const int64_t width = std::min(kMaxStrip / 2, strip_outputs(outputs, rows, threads));
-    for (int64_t output = 0; output < outputs; output += width)
+    const int64_t width = std::min(kMaxStrip / 2, strip_outputs(outputs, rows, pass.exec.pool.size()));
+    for (int64_t output = 0, count; output < outputs; output += count) {
+      count = std::min(width, of_part - output % of_part);
       for (int64_t row = 0; row < rows; row += kMaxRows)
-        pieces.push_back(
-            {&group, row, std::min(kMaxRows, rows - row), output, std::min(width, outputs - output)});
+        pieces.push_back({&group, row, std::min(kMaxRows, rows - row), output, count});
+    }
   }
   return pieces;
 }
 
 struct Worker {
-  float *c, *c2;
+  float* c;
   char* workspace;
 };
 
-// Buffers of each thread: two results of `rows` rows and a workspace for `columns`.
-std::vector<Worker> make_workers(const Pass& pass, Scratch::Scope& scope, int64_t rows, int64_t width,
-                                 int64_t columns) {
+// Elements of a thread's result of `rows` rows.
+int64_t result_elements(int64_t rows, int64_t width) {
+  return round_up(std::min(rows, kMaxRows), kRowGroup) * width;
+}
+
+// Buffers of each thread: results of so many elements together and a workspace for `columns`.
+std::vector<Worker> make_workers(const Pass& pass, Scratch::Scope& scope, int64_t elements, int64_t columns) {
   std::vector<Worker> workers(static_cast<size_t>(pass.exec.pool.size()));
-  const int64_t elements = round_up(std::min(rows, kMaxRows), kRowGroup) * width;
   for (Worker& worker : workers)
-    worker = {scope.take<float>(elements), scope.take<float>(elements),
-              scope.take<char>(pass.engine.workspace_bytes(columns))};
+    worker = {scope.take<float>(elements), scope.take<char>(pass.engine.workspace_bytes(columns))};
   return workers;
 }
 
@@ -163,24 +183,25 @@ void run_hidden_piece(const Pass& pass, const Piece& piece, const void* packed, 
                .workspace = worker.workspace};
   pass.engine.multiply(job);
   job.weight = group.up;
-  job.c = worker.c2;
+  job.c = worker.c + round_up(piece.rows, kRowGroup) * stride;
   pass.engine.multiply(job);
   const void* rows[kMaxRows];
   for (int64_t r = 0; r < piece.rows; ++r) {
-    float *gate = worker.c + r * stride, *up = worker.c2 + r * stride;
+    float *gate = worker.c + r * stride, *up = job.c + r * stride;
     pass.row.swiglu(gate, up, swiglu.alpha, swiglu.limit, swiglu.beta, piece.outputs);
     // The rounded hidden row takes the place of `up`, which nobody reads any more.
     pass.row.from_f32(gate, up, pass.x.dtype, piece.outputs);
     rows[r] = up;
   }
+  const int64_t of_part = group.down.columns / pass.parts;
   pass.engine.pack({.rows = rows,
                     .type = pass.x.dtype,
                     .count = piece.rows,
                     .columns = piece.outputs,
-                    .packed = group.hidden,
-                    .packed_columns = group.down.columns,
+                    .packed = group.hidden + piece.output / of_part * group.hidden_part,
+                    .packed_columns = of_part,
                     .first_row = piece.row,
-                    .first_column = piece.output});
+                    .first_column = piece.output % of_part});
 }
 
 void hidden_pass(const Pass& pass, std::span<const Group> groups, const SwigluParams& swiglu) {
@@ -188,57 +209,80 @@ void hidden_pass(const Pass& pass, std::span<const Group> groups, const SwigluPa
   const int64_t columns = pass.x.cols(), base = groups.front().first_row;
   char* packed = scope.take<char>(pass.engine.packed_bytes(padded_rows(groups), columns));
   gather(pass, groups, packed);
-  const std::vector<Worker> workers = make_workers(pass, scope, pass.x.rows(), kMaxStrip / 2, columns);
-  const std::vector<Piece> pieces = make_pieces(groups, pass.exec.pool.size());
+  const std::vector<Worker> workers =
+      make_workers(pass, scope, 2 * result_elements(pass.x.rows(), kMaxStrip / 2), columns);
+  const std::vector<Piece> pieces = make_pieces(pass, groups);
   pass.exec.pool.parallel_for(static_cast<int64_t>(pieces.size()), [&](int64_t item, int worker) {
     run_hidden_piece(pass, pieces[static_cast<size_t>(item)], packed, base,
                      workers[static_cast<size_t>(worker)], swiglu);
   });
 }
 
+// A strip of outputs in the making.
+struct Strip {
+  int64_t output, outputs, width, rows;
+};
+
+// sums [count][rows][width] = parts [first, first + count) of the strip's outputs, over all groups.
+void sum_groups(const Pass& pass, std::span<const Group> groups, const Strip& strip, const Worker& worker,
+                int first, int count, float* sums) {
+  std::memset(sums, 0, static_cast<size_t>(count * strip.rows * strip.width) * sizeof(float));
+  for (const Group& group : groups) {
+    const int64_t of_part = group.down.columns / pass.parts, rows = static_cast<int64_t>(group.rows.size());
+    for (int64_t row = 0; row < rows; row += kMaxRows) {
+      const int64_t chunk = std::min(kMaxRows, rows - row), c_part = result_elements(chunk, strip.width);
+      pass.engine.multiply({.packed = group.hidden + first * group.hidden_part,
+                            .first_row = row,
+                            .rows = chunk,
+                            .weight = columns_of(group.down, first * of_part, count * of_part),
+                            .first_output = strip.output,
+                            .outputs = strip.outputs,
+                            .c = worker.c,
+                            .c_stride = strip.width,
+                            .workspace = worker.workspace,
+                            .parts = count,
+                            .packed_part = group.hidden_part,
+                            .c_part = c_part});
+      for (int part = 0; part < count; ++part)
+        for (int64_t r = 0; r < chunk; ++r) {
+          const size_t at = static_cast<size_t>(row + r);
+          pass.row.add_scaled(sums + (part * strip.rows + group.rows[at]) * strip.width,
+                              worker.c + part * c_part + r * strip.width, group.factors[at], strip.outputs);
+        }
+    }
+  }
+}
+
 void output_pass(const Pass& pass, std::span<const Group> groups, const Tensor& out) {
   Scratch::Scope scope(pass.exec.scratch);
   const int64_t rows = out.rows(), columns = out.cols(), threads = pass.exec.pool.size();
-  const int64_t width = strip_outputs(columns, rows, pass.exec.pool.size());
+  const int64_t width = strip_outputs(columns, rows, pass.exec.pool.size()), size = rows * width;
   int64_t hidden_columns = 0;
   for (const Group& group : groups) hidden_columns = std::max(hidden_columns, group.down.columns);
-  const std::vector<Worker> workers = make_workers(pass, scope, rows, width, hidden_columns);
-  float* sums = scope.take<float>(threads * rows * width);
+  const PartSums parts(pass.parts, rows);
+  const std::vector<Worker> workers =
+      make_workers(pass, scope, parts.together() * result_elements(rows, width), hidden_columns);
+  float* all_sums = scope.take<float>(threads * parts.buffers() * size);
   pass.exec.pool.parallel_for(ceil_div(columns, width), [&](int64_t item, int worker) {
-    const Worker& mine = workers[static_cast<size_t>(worker)];
-    const int64_t output = item * width, outputs = std::min(width, columns - output);
-    float* sum = sums + worker * rows * width;
-    std::memset(sum, 0, static_cast<size_t>(rows * width) * sizeof(float));
-    for (const Group& group : groups) {
-      const int64_t count = static_cast<int64_t>(group.rows.size());
-      for (int64_t row = 0; row < count; row += kMaxRows) {
-        const int64_t chunk = std::min(kMaxRows, count - row);
-        pass.engine.multiply({.packed = group.hidden,
-                              .first_row = row,
-                              .rows = chunk,
-                              .weight = group.down,
-                              .first_output = output,
-                              .outputs = outputs,
-                              .c = mine.c,
-                              .c_stride = width,
-                              .workspace = mine.workspace});
-        for (int64_t r = 0; r < chunk; ++r) {
-          const size_t at = static_cast<size_t>(row + r);
-          pass.row.add_scaled(sum + group.rows[at] * width, mine.c + r * width, group.factors[at], outputs);
-        }
-      }
-    }
+    const Strip strip{item * width, std::min(width, columns - item * width), width, rows};
+    float* sums = all_sums + worker * parts.buffers() * size;
+    parts.run(
+        sums, size,
+        [&](int first, int count, float* to) {
+          sum_groups(pass, groups, strip, workers[static_cast<size_t>(worker)], first, count, to);
+        },
+        [&](float* to, const float* from) { pass.row.add(to, from, size); });
     for (int64_t r = 0; r < rows; ++r)
-      pass.row.from_f32(sum + r * width, row_at(out, r) + output * static_cast<int64_t>(size_of(out.dtype)),
-                        out.dtype, outputs);
+      pass.row.from_f32(sums + r * width,
+                        row_at(out, r) + strip.output * static_cast<int64_t>(size_of(out.dtype)), out.dtype,
+                        strip.outputs);
   });
 }
 
 // What make_workers takes.
-int64_t worker_bytes(const GemmEngine& engine, const ScratchQuery& query, int64_t width, int64_t columns) {
-  const int64_t elements = round_up(std::min(query.rows, kMaxRows), kRowGroup) * width;
-  return query.threads *
-         (2 * elements * static_cast<int64_t>(sizeof(float)) + round_up(engine.workspace_bytes(columns), 64));
+int64_t worker_bytes(const GemmEngine& engine, int threads, int64_t elements, int64_t columns) {
+  return threads * (round_up(elements * static_cast<int64_t>(sizeof(float)), 64) +
+                    round_up(engine.workspace_bytes(columns), 64));
 }
 
 }  // namespace
@@ -250,15 +294,21 @@ int64_t moe_scratch_bytes(const Kernels& kernels, const ScratchQuery& query, con
   const int64_t groups = std::min<int64_t>(channels.num_experts, pairs);
   const int64_t routed_rows = round_up(pairs + groups * (kRowGroup - 1), kRowGroup);
   const int64_t shared_rows = round_up(query.rows, kRowGroup);
-  const int64_t hidden = engine.packed_bytes(routed_rows, channels.routed) +
-                         engine.packed_bytes(shared_rows, channels.shared) + (groups + 1) * 64;
+  const int64_t hidden = query.parts * (engine.packed_bytes(routed_rows, channels.routed / query.parts) +
+                                        engine.packed_bytes(shared_rows, channels.shared / query.parts)) +
+                         (groups + 1) * 64;
   const int64_t gathered = std::min(routed_rows + shared_rows, std::max(kPackedRows, shared_rows));
-  const int64_t first = round_up(engine.packed_bytes(gathered, channels.hidden), 64) +
-                        worker_bytes(engine, query, kMaxStrip / 2, channels.hidden);
+  const int64_t first =
+      round_up(engine.packed_bytes(gathered, channels.hidden), 64) +
+      worker_bytes(engine, query.threads, 2 * result_elements(query.rows, kMaxStrip / 2), channels.hidden);
   const int64_t width = strip_outputs(channels.hidden, query.rows, query.threads);
-  const int64_t sums = query.threads * query.rows * width * static_cast<int64_t>(sizeof(float));
+  const PartSums parts(query.parts, query.rows);
+  const int64_t sums =
+      query.threads * parts.buffers() * query.rows * width * static_cast<int64_t>(sizeof(float));
   const int64_t second =
-      worker_bytes(engine, query, width, std::max(channels.routed, channels.shared)) + round_up(sums, 64);
+      worker_bytes(engine, query.threads, parts.together() * result_elements(query.rows, width),
+                   std::max(channels.routed, channels.shared)) +
+      round_up(sums, 64);
   return hidden + std::max(first, second);
 }
 
@@ -269,11 +319,14 @@ void moe(Exec& exec, const Kernels& kernels, const Tensor& x, const Experts& exp
   SPARROW_CHECK_EQ(out.cols(), experts.shared.down.out());
   std::vector<Group> groups = group_rows(x, experts);
   const GemmEngine& engine = engine_of(kernels, x.dtype, experts);
-  const Pass pass{exec, *kernels.row, engine, x};
+  const Pass pass{exec, *kernels.row, engine, x, experts.parts};
   Scratch::Scope scope(exec.scratch);
-  for (Group& group : groups)
-    group.hidden =
-        scope.take<char>(engine.packed_bytes(static_cast<int64_t>(group.rows.size()), group.down.columns));
+  for (Group& group : groups) {
+    SPARROW_CHECK_EQ(group.down.columns % (experts.parts * (is_mx(group.down.format) ? kScaleGroup : 1)), 0);
+    group.hidden_part =
+        engine.packed_bytes(static_cast<int64_t>(group.rows.size()), group.down.columns / experts.parts);
+    group.hidden = scope.take<char>(experts.parts * group.hidden_part);
+  }
 
   const std::span<const Group> all(groups);
   for (size_t first = 0, end; first < groups.size(); first = end) {

@@ -10,7 +10,8 @@
 
 namespace sparrow::ops::cpu {
 
-void linear(Exec& exec, const Kernels& kernels, const Tensor& x, std::span<const Projection> projections);
+void linear(Exec& exec, const Kernels& kernels, const Tensor& x, std::span<const Projection> projections,
+            int parts = 1);
 void embed(Exec& exec, const Kernels& kernels, std::span<const int32_t> ids, const Tensor& table,
            const Tensor& out);
 void rms_norm(Exec& exec, const Kernels& kernels, const Tensor& x, const Tensor& weight, float eps,
@@ -18,6 +19,7 @@ void rms_norm(Exec& exec, const Kernels& kernels, const Tensor& x, const Tensor&
 void add_rms_norm(Exec& exec, const Kernels& kernels, const Tensor& residual, const Tensor& delta,
                   const Tensor& weight, float eps, const Tensor& out);
 void add(Exec& exec, const Kernels& kernels, const Tensor& residual, const Tensor& delta);
+void convert(Exec& exec, const Kernels& kernels, const Tensor& x, const Tensor& out);
 void head_norm_rope(Exec& exec, const Kernels& kernels, const Tensor& x, const Tensor& norm_weight, float eps,
                     const Rotary& rotary);
 void route(Exec& exec, const Kernels& kernels, const Tensor& x, const Weight& gate, const Tensor& bias,
@@ -29,6 +31,7 @@ struct Experts {
   const MlpWeights& shared;
   Tensor ids, weights;  // [rows, top_k]; empty: no picks
   float scaling = 1.0f;
+  int parts = 1;  // of the channels of each
 };
 void moe(Exec& exec, const Kernels& kernels, const Tensor& x, const Experts& experts,
          const SwigluParams& swiglu, const Tensor& out);
@@ -56,6 +59,9 @@ inline char* row_at(const Tensor& tensor, int64_t row) {
 
 // Checks that a weight is one the kernels can read, with as many columns as the activations.
 WeightView view_of(const Weight& weight, int64_t columns);
+
+// Some of its columns; of a quantised one, whole groups that share a scale.
+WeightView columns_of(const WeightView& weight, int64_t first, int64_t count);
 
 // How many outputs a work item takes: large enough to reuse packed activations, small enough to keep threads
 // busy.

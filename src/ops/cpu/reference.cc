@@ -20,15 +20,27 @@ void store_row(const Tensor& x, int64_t row, int64_t first, const std::vector<fl
     store(x, row * x.row_stride + first + static_cast<int64_t>(i), values[i]);
 }
 
-std::vector<float> multiply(const std::vector<float>& x, const Weight& weight) {
+// The product of one of so many equal parts of the columns.
+std::vector<float> multiply(const std::vector<float>& x, const Weight& weight, int part = 0, int parts = 1) {
+  const int64_t columns = weight.in() / parts;
   std::vector<float> y(static_cast<size_t>(weight.out()));
   for (int64_t o = 0; o < weight.out(); ++o) {
     double sum = 0;
-    for (int64_t k = 0; k < weight.in(); ++k)
+    for (int64_t k = part * columns; k < (part + 1) * columns; ++k)
       sum += static_cast<double>(x[static_cast<size_t>(k)]) * static_cast<double>(weight_at(weight, o, k));
     y[static_cast<size_t>(o)] = static_cast<float>(sum);
   }
   return y;
+}
+
+// ((part 0 + part 1) + (part 2 + part 3)) + ...: the sum of parts [first, first + count).
+template <typename Part>
+std::vector<float> sum_parts(int first, int count, const Part& part) {
+  if (count == 1) return part(first);
+  std::vector<float> sum = sum_parts(first, count / 2, part);
+  const std::vector<float> rest = sum_parts(first + count / 2, count / 2, part);
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += rest[i];
+  return sum;
 }
 
 std::vector<float> normalised(const std::vector<float>& x, const Tensor& weight, float eps) {
@@ -53,8 +65,8 @@ float swiglu_of(float gate, float up, const SwigluParams& p) {
                             sigmoid);
 }
 
-// The output of one expert for one row, in f32; the hidden row is rounded to the activation type.
-std::vector<float> expert_row(const std::vector<float>& x, const MlpWeights& mlp, const SwigluParams& swiglu,
+// The hidden row of one expert, rounded to the activation type.
+std::vector<float> hidden_row(const std::vector<float>& x, const MlpWeights& mlp, const SwigluParams& swiglu,
                               DType type) {
   const std::vector<float> gate = multiply(x, mlp.gate), up = multiply(x, mlp.up);
   std::vector<float> hidden(gate.size());
@@ -62,7 +74,7 @@ std::vector<float> expert_row(const std::vector<float>& x, const MlpWeights& mlp
     hidden[i] = swiglu_of(gate[i], up[i], swiglu);
     if (type == DType::kBF16) hidden[i] = to_float(to_bf16(hidden[i]));
   }
-  return multiply(hidden, mlp.down);
+  return hidden;
 }
 
 }  // namespace
@@ -91,11 +103,13 @@ float weight_at(const Weight& weight, int64_t out, int64_t in) {
   return to_float(to_bf16(code * scale));  // exact but among bf16's subnormal numbers
 }
 
-void linear(const Tensor& x, std::span<const Projection> projections) {
+void linear(const Tensor& x, std::span<const Projection> projections, int parts) {
   for (int64_t row = 0; row < x.rows(); ++row) {
     const std::vector<float> values = load_row(x, row, 0, x.cols());
     for (const Projection& projection : projections)
-      store_row(projection.out, row, 0, multiply(values, *projection.weight));
+      store_row(projection.out, row, 0, sum_parts(0, parts, [&](int part) {
+                  return multiply(values, *projection.weight, part, parts);
+                }));
   }
 }
 
@@ -123,6 +137,10 @@ void add_rms_norm(const Tensor& residual, const Tensor& delta, const Tensor& wei
   rms_norm(residual, weight, eps, out);
 }
 
+void convert(const Tensor& x, const Tensor& out) {
+  for (int64_t row = 0; row < x.rows(); ++row) store_row(out, row, 0, load_row(x, row, 0, x.cols()));
+}
+
 void head_norm_rope(const Tensor& x, const Tensor& norm_weight, float eps, const Rotary& rotary) {
   const int64_t head_dim = norm_weight.numel(), half = rotary.cos.cols();
   for (int64_t row = 0; row < x.rows(); ++row)
@@ -139,9 +157,13 @@ void head_norm_rope(const Tensor& x, const Tensor& norm_weight, float eps, const
     }
 }
 
-void mlp(const Tensor& x, const MlpWeights& weights, const SwigluParams& swiglu, const Tensor& out) {
-  for (int64_t row = 0; row < x.rows(); ++row)
-    store_row(out, row, 0, expert_row(load_row(x, row, 0, x.cols()), weights, swiglu, x.dtype));
+void mlp(const Tensor& x, const MlpWeights& weights, const SwigluParams& swiglu, const Tensor& out,
+         int parts) {
+  for (int64_t row = 0; row < x.rows(); ++row) {
+    const std::vector<float> hidden = hidden_row(load_row(x, row, 0, x.cols()), weights, swiglu, x.dtype);
+    store_row(out, row, 0,
+              sum_parts(0, parts, [&](int part) { return multiply(hidden, weights.down, part, parts); }));
+  }
 }
 
 void route(const Tensor& x, const Weight& gate, const Tensor& bias, int top_k, const Tensor& ids,
@@ -172,19 +194,30 @@ void route(const Tensor& x, const Weight& gate, const Tensor& bias, int top_k, c
 }
 
 void moe(const Tensor& x, const Tensor& ids, const Tensor& weights, std::span<const MlpWeights> experts,
-         const MlpWeights& shared, float scaling, const SwigluParams& swiglu, const Tensor& out) {
+         const MlpWeights& shared, float scaling, const SwigluParams& swiglu, const Tensor& out, int parts) {
   for (int64_t row = 0; row < x.rows(); ++row) {
     const std::vector<float> values = load_row(x, row, 0, x.cols());
-    std::vector<float> sum(static_cast<size_t>(out.cols()), 0.0f);
-    const auto accumulate = [&](const MlpWeights& expert, float factor) {
-      const std::vector<float> y = expert_row(values, expert, swiglu, x.dtype);
-      for (size_t i = 0; i < sum.size(); ++i) sum[i] += factor * y[i];
+    struct Term {
+      const MlpWeights* expert;
+      float factor;
+      std::vector<float> hidden;
     };
+    std::vector<Term> terms;
     for (int64_t k = 0; k < ids.cols(); ++k)
-      accumulate(experts[static_cast<size_t>(ids.row<int32_t>(row)[k])],
-                 weights.row<float>(row)[k] * scaling);
-    accumulate(shared, 1.0f);
-    store_row(out, row, 0, sum);
+      terms.push_back({&experts[static_cast<size_t>(ids.row<int32_t>(row)[k])],
+                       weights.row<float>(row)[k] * scaling,
+                       {}});
+    std::erase_if(terms, [](const Term& term) { return term.expert->gate.values.empty(); });
+    terms.push_back({&shared, 1.0f, {}});
+    for (Term& term : terms) term.hidden = hidden_row(values, *term.expert, swiglu, x.dtype);
+    store_row(out, row, 0, sum_parts(0, parts, [&](int part) {
+                std::vector<float> sum(static_cast<size_t>(out.cols()), 0.0f);
+                for (const Term& term : terms) {
+                  const std::vector<float> y = multiply(term.hidden, term.expert->down, part, parts);
+                  for (size_t i = 0; i < sum.size(); ++i) sum[i] += term.factor * y[i];
+                }
+                return sum;
+              }));
   }
 }
 

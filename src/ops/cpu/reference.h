@@ -8,18 +8,21 @@
 
 namespace sparrow::ops::reference {
 
-void linear(const Tensor& x, std::span<const Projection> projections);
+void linear(const Tensor& x, std::span<const Projection> projections, int parts = 1);
 void embed(std::span<const int32_t> ids, const Tensor& table, const Tensor& out);
 void rms_norm(const Tensor& x, const Tensor& weight, float eps, const Tensor& out);
 void add_rms_norm(const Tensor& residual, const Tensor& delta, const Tensor& weight, float eps,
                   const Tensor& out);
 void add(const Tensor& residual, const Tensor& delta);
+void convert(const Tensor& x, const Tensor& out);
 void head_norm_rope(const Tensor& x, const Tensor& norm_weight, float eps, const Rotary& rotary);
-void mlp(const Tensor& x, const MlpWeights& weights, const SwigluParams& swiglu, const Tensor& out);
+void mlp(const Tensor& x, const MlpWeights& weights, const SwigluParams& swiglu, const Tensor& out,
+         int parts = 1);
 void route(const Tensor& x, const Weight& gate, const Tensor& bias, int top_k, const Tensor& ids,
            const Tensor& weights);
 void moe(const Tensor& x, const Tensor& ids, const Tensor& weights, std::span<const MlpWeights> experts,
-         const MlpWeights& shared, float scaling, const SwigluParams& swiglu, const Tensor& out);
+         const MlpWeights& shared, float scaling, const SwigluParams& swiglu, const Tensor& out,
+         int parts = 1);
 
 // One element of any floating type, by flat offset from the tensor's start.
 float load(const Tensor& tensor, int64_t offset);

@@ -102,6 +102,14 @@ void add(Exec& exec, const Kernels& kernels, const Tensor& residual, const Tenso
   });
 }
 
+void convert(Exec& exec, const Kernels& kernels, const Tensor& x, const Tensor& out) {
+  SPARROW_CHECK_EQ(out.rows(), x.rows());
+  SPARROW_CHECK_EQ(out.cols(), x.cols());
+  for_each_row(exec, x.rows(), x.cols(), [&](int64_t row, int) {
+    kernels.row->from_f32(x.row<float>(row), row_at(out, row), out.dtype, x.cols());
+  });
+}
+
 void head_norm_rope(Exec& exec, const Kernels& kernels, const Tensor& x, const Tensor& norm_weight, float eps,
                     const Rotary& rotary) {
   const int64_t head_dim = norm_weight.numel(), heads = x.cols() / head_dim, half = rotary.cos.cols();

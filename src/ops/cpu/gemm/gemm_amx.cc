@@ -118,22 +118,24 @@ inline void finish_sums(float* c, int64_t c_stride) {
                                 c_stride * static_cast<int64_t>(sizeof(float)));
 }
 
-const char* packed_group(const StripJob& job, int64_t row) {
-  return static_cast<const char*>(job.packed) +
-         (job.first_row + row) / kTile * steps_of(job.weight.columns) * kTileBytes;
+const char* packed_group(const StripJob& job, int part, int64_t row) {
+  return static_cast<const char*>(job.packed_at(part)) +
+         (job.first_row + row) / kTile * steps_of(job.part_columns()) * kTileBytes;
 }
 
 template <int kA, int kB>
-void stream_tiles(const StripJob& job, int64_t output) {
-  const int64_t stride = job.weight.stride, full_steps = job.weight.columns / kStep;
-  const char* a = static_cast<const char*>(job.weight.values) + (job.first_output + output) * stride;
-  const char *b0 = packed_group(job, 0), *b1 = kB == 2 ? packed_group(job, kTile) : b0;
+void stream_tiles(const StripJob& job, int part, int64_t output) {
+  const int64_t stride = job.weight.stride, columns = job.part_columns(), full_steps = columns / kStep;
+  const char* a =
+      static_cast<const char*>(job.weight.values) + (job.first_output + output) * stride + part * columns * 2;
+  const char *b0 = packed_group(job, part, 0), *b1 = kB == 2 ? packed_group(job, part, kTile) : b0;
   zero_sums<kA, kB>();
   for (int64_t step = 0; step < full_steps; ++step) {
     const int64_t at = step * kStep * 2;
     // Runs of one row, so that memory sees bursts and not a line from each of 32 pages.
     if (step % kPrefetchSteps == 0) {
-      const int64_t ahead = at + kPrefetchSteps * 64, lines = full_steps - step - kPrefetchSteps;
+      const int64_t ahead = at + kPrefetchSteps * 64;
+      const int64_t lines = (job.weight.columns - part * columns) / kStep - step - kPrefetchSteps;
       for (int r = 0; r < kA * kTile; ++r)
         for (int64_t line = 0; line < lines && line < kPrefetchSteps; ++line)
           _mm_prefetch(a + r * stride + ahead + line * 64, _MM_HINT_T1);
@@ -141,7 +143,7 @@ void stream_tiles(const StripJob& job, int64_t output) {
     multiply_step<kA, kB>(a + at, a + kTile * stride + at, stride, b0 + step * kTileBytes,
                           b1 + step * kTileBytes);
   }
-  const int64_t left = job.weight.columns - full_steps * kStep;
+  const int64_t left = columns - full_steps * kStep;
   if (left > 0) {
     alignas(64) char tail[2 * kTileBytes];
     const __mmask32 valid = static_cast<__mmask32>((uint64_t{1} << left) - 1);
@@ -152,15 +154,14 @@ void stream_tiles(const StripJob& job, int64_t output) {
     multiply_step<kA, kB>(tail, tail + kTileBytes, 64, b0 + full_steps * kTileBytes,
                           b1 + full_steps * kTileBytes);
   }
-  finish_sums<kA, kB>(job.c + output, job.c_stride);
+  finish_sums<kA, kB>(job.c + part * job.c_part + output, job.c_stride);
 }
 
 // A block takes a short run of every row, too short for the hardware to see a pattern: ask for the next one
-// ourselves.
-void prefetch_next_block(const WeightView& w, const char* row, int64_t first, int64_t steps) {
-  const int64_t left = w.columns - (first + steps) * kStep;
-  const char* next = row + value_bytes(w.format, steps * kStep);
-  const int64_t bytes = value_bytes(w.format, left < steps * kStep ? left : steps * kStep);
+// ourselves. `left` columns follow this one's.
+void prefetch_next_block(MatrixFormat format, const char* row, int64_t left, int64_t steps) {
+  const char* next = row + value_bytes(format, steps * kStep);
+  const int64_t bytes = value_bytes(format, left < steps * kStep ? left : steps * kStep);
   for (int64_t i = 0; i < bytes; i += 64) _mm_prefetch(next + i, _MM_HINT_T1);
 }
 
@@ -186,20 +187,21 @@ void expand_row(const char* values, const uint8_t* scales, int64_t steps, char* 
 
 // As stream_tiles(), of codes: a few steps of k are dequantised into the L1 cache and used at once.
 template <MatrixFormat kFormat, int kA, int kB>
-void stream_codes(const StripJob& job, int64_t output) {
+void stream_codes(const StripJob& job, int part, int64_t output) {
   const WeightView& w = job.weight;
-  const int64_t all_steps = w.columns / kStep;  // whole ones: a scale belongs to 32
-  const char *b0 = packed_group(job, 0), *b1 = kB == 2 ? packed_group(job, kTile) : b0;
+  const int64_t all_steps = job.part_columns() / kStep;  // whole ones: a scale belongs to 32
+  const char *b0 = packed_group(job, part, 0), *b1 = kB == 2 ? packed_group(job, part, kTile) : b0;
   char* const tiles = static_cast<char*>(job.workspace);  // [tile of outputs][step]
   zero_sums<kA, kB>();
   for (int64_t first = 0; first < all_steps; first += kPrefetchSteps) {
     const int64_t steps = all_steps - first < kPrefetchSteps ? all_steps - first : kPrefetchSteps;
     for (int64_t r = 0; r < kA * kTile; ++r) {
       const int64_t row = job.first_output + output + r;
+      const int64_t step = part * all_steps + first;
       const char* from =
-          static_cast<const char*>(w.values) + row * w.stride + value_bytes(kFormat, first * kStep);
-      prefetch_next_block(w, from, first, steps);
-      expand_row<kFormat>(from, w.scales + row * w.scale_stride + first, steps,
+          static_cast<const char*>(w.values) + row * w.stride + value_bytes(kFormat, step * kStep);
+      prefetch_next_block(kFormat, from, w.columns - (step + steps) * kStep, steps);
+      expand_row<kFormat>(from, w.scales + row * w.scale_stride + step, steps,
                           tiles + r / kTile * kPrefetchSteps * kTileBytes + r % kTile * 64);
     }
     finish_stores();
@@ -208,19 +210,21 @@ void stream_codes(const StripJob& job, int64_t output) {
                             b0 + (first + s) * kTileBytes, b1 + (first + s) * kTileBytes);
     finish_stores();  // of the next steps, into the same memory: none before these loads
   }
-  finish_sums<kA, kB>(job.c + output, job.c_stride);
+  finish_sums<kA, kB>(job.c + part * job.c_part + output, job.c_stride);
 }
 
 template <int kA, int kB>
 void stream_tile(const StripJob& job, int64_t output) {
-  switch (job.weight.format) {
-    case MatrixFormat::kMxfp8:
-      return stream_codes<MatrixFormat::kMxfp8, kA, kB>(job, output);
-    case MatrixFormat::kMxfp4:
-      return stream_codes<MatrixFormat::kMxfp4, kA, kB>(job, output);
-    default:
-      return stream_tiles<kA, kB>(job, output);
-  }
+  for (int part = 0; part < job.parts; ++part) switch (job.weight.format) {
+      case MatrixFormat::kMxfp8:
+        stream_codes<MatrixFormat::kMxfp8, kA, kB>(job, part, output);
+        break;
+      case MatrixFormat::kMxfp4:
+        stream_codes<MatrixFormat::kMxfp4, kA, kB>(job, part, output);
+        break;
+      default:
+        stream_tiles<kA, kB>(job, part, output);
+    }
 }
 
 // Outputs in whole tiles.
@@ -234,10 +238,11 @@ void stream(const StripJob& job, int64_t outputs) {
   }
 }
 
-// Puts k steps [first, first + steps) of the strip's weights into tile order: [tile of outputs][step].
-// Outputs past the strip and columns past the matrix are zeros.
-void pack_weights(const StripJob& job, int64_t first, int64_t steps, char* to) {
+// Puts k steps [first, first + steps) of a part of the strip's weights into tile order: [tile of
+// outputs][step]. Outputs past the strip and columns past the part are zeros.
+void pack_weights(const StripJob& job, int part, int64_t first, int64_t steps, char* to) {
   const WeightView& w = job.weight;
+  const int64_t column = part * job.part_columns() + first * kStep;
   const int64_t padded = round_up(job.outputs, kTile);
   for (int64_t o = 0; o < padded; ++o) {
     char* row = to + o / kTile * kBlockSteps * kTileBytes + o % kTile * 64;
@@ -246,24 +251,24 @@ void pack_weights(const StripJob& job, int64_t first, int64_t steps, char* to) {
       continue;
     }
     const char* from = static_cast<const char*>(w.values) + (job.first_output + o) * w.stride +
-                       value_bytes(w.format, first * kStep);
-    prefetch_next_block(w, from, first, steps);
-    const auto scales = [&] { return w.scales + (job.first_output + o) * w.scale_stride + first; };
+                       value_bytes(w.format, column);
+    prefetch_next_block(w.format, from, w.columns - column - steps * kStep, steps);
+    const auto scales = [&] { return w.scales + (job.first_output + o) * w.scale_stride + column / kStep; };
     if (w.format == MatrixFormat::kMxfp8)
       expand_row<MatrixFormat::kMxfp8>(from, scales(), steps, row);
     else if (w.format == MatrixFormat::kMxfp4)
       expand_row<MatrixFormat::kMxfp4>(from, scales(), steps, row);
     else
-      copy_row(from, w.columns - first * kStep, steps, row);
+      copy_row(from, job.part_columns() - first * kStep, steps, row);
   }
   finish_stores();
 }
 
 template <int kA, int kB>
-void block_tiles(const StripJob& job, const char* a, int64_t output, int64_t row, int64_t first,
+void block_tiles(const StripJob& job, int part, const char* a, int64_t output, int64_t row, int64_t first,
                  int64_t steps, char* sums) {
-  const char* b0 = packed_group(job, row) + first * kTileBytes;
-  const char* b1 = kB == 2 ? packed_group(job, row + kTile) + first * kTileBytes : b0;
+  const char* b0 = packed_group(job, part, row) + first * kTileBytes;
+  const char* b1 = kB == 2 ? packed_group(job, part, row + kTile) + first * kTileBytes : b0;
   const char* a1 = a + kBlockSteps * kTileBytes;
   if (first == 0)
     zero_sums<kA, kB>();
@@ -272,31 +277,31 @@ void block_tiles(const StripJob& job, const char* a, int64_t output, int64_t row
   for (int64_t s = 0; s < steps; ++s)
     multiply_step<kA, kB>(a + s * kTileBytes, a1 + s * kTileBytes, 64, b0 + s * kTileBytes,
                           b1 + s * kTileBytes);
-  if (first + steps == steps_of(job.weight.columns))
-    finish_sums<kA, kB>(job.c + row * job.c_stride + output, job.c_stride);
+  if (first + steps == steps_of(job.part_columns()))
+    finish_sums<kA, kB>(job.c + part * job.c_part + row * job.c_stride + output, job.c_stride);
   else
     store_sums<kA, kB>(sums);
 }
 
-void blocked(const StripJob& job) {
-  const int64_t all_steps = steps_of(job.weight.columns);
+void blocked(const StripJob& job, int part) {
+  const int64_t all_steps = steps_of(job.part_columns());
   char* weights = static_cast<char*>(job.workspace);
   for (int64_t first = 0; first < all_steps; first += kBlockSteps) {
     const int64_t steps = all_steps - first < kBlockSteps ? all_steps - first : kBlockSteps;
-    pack_weights(job, first, steps, weights);
+    pack_weights(job, part, first, steps, weights);
     char* sums = weights + kWeightBlockBytes;
     for (int64_t row = 0; row < job.rows; row += 2 * kTile)
       for (int64_t o = 0; o < job.outputs; o += 2 * kTile, sums += 4 * kTileBytes) {
         const char* a = weights + o / kTile * kBlockSteps * kTileBytes;
         const bool two_a = job.outputs - o > kTile, two_b = job.rows - row > kTile;
         if (two_a && two_b)
-          block_tiles<2, 2>(job, a, o, row, first, steps, sums);
+          block_tiles<2, 2>(job, part, a, o, row, first, steps, sums);
         else if (two_a)
-          block_tiles<2, 1>(job, a, o, row, first, steps, sums);
+          block_tiles<2, 1>(job, part, a, o, row, first, steps, sums);
         else if (two_b)
-          block_tiles<1, 2>(job, a, o, row, first, steps, sums);
+          block_tiles<1, 2>(job, part, a, o, row, first, steps, sums);
         else
-          block_tiles<1, 1>(job, a, o, row, first, steps, sums);
+          block_tiles<1, 1>(job, part, a, o, row, first, steps, sums);
       }
   }
 }
@@ -313,7 +318,7 @@ void multiply(const StripJob& job) {
     rest.outputs -= whole;
     rest.c += whole;
   }
-  if (rest.outputs > 0) blocked(rest);
+  for (int part = 0; part < job.parts && rest.outputs > 0; ++part) blocked(rest, part);
 }
 
 }  // namespace

@@ -43,13 +43,13 @@ struct GemmSimd {
   // How many of the rows left go into the next tile: two and two rather than three and one.
   static int64_t rows_of_tile(int64_t left) { return left == kRows + 1 ? kRows - 1 : min(left, kRows); }
 
-  // Calls tile(row, x, constant) for groups of rows [row, end), x their packed elements in the block at k;
-  // the constant's value is how many they are.
+  // Calls tile(row, x, constant) for groups of rows [row, end), x their packed elements in the block at k of
+  // a part; the constant's value is how many they are.
   template <typename Body>
-  static void for_each_tile(const StripJob& job, int64_t row, int64_t end, int64_t k, Body&& tile) {
+  static void for_each_tile(const StripJob& job, int part, int64_t row, int64_t end, int64_t k, Body&& tile) {
     static_assert(kRows == 3);
-    const typename Packed::Block block = Packed::Block::at(job.weight.columns, k);
-    const Element* packed = static_cast<const Element*>(job.packed);
+    const typename Packed::Block block = Packed::Block::at(job.part_columns(), k);
+    const Element* packed = static_cast<const Element*>(job.packed_at(part));
     for (int64_t n; row < end; row += n) {
       n = rows_of_tile(end - row);
       const int64_t at = job.first_row + row;
@@ -65,28 +65,31 @@ struct GemmSimd {
   // lie far apart and the next tile their neighbours, so that memory is read in kO long runs.
   template <MatrixFormat kFormat, int kO>
   static int64_t stream(const StripJob& job, int64_t first) {
-    const int64_t columns = job.weight.columns, apart = (job.outputs - first) / kO;
+    const int64_t columns = job.part_columns(), apart = (job.outputs - first) / kO;
     float sums[U::template kStreamRows<kFormat>][kO];
-    for (int64_t i = first; i < first + apart; ++i) {
-      for (int64_t k = 0; k < columns; k += kBlock) {
-        Stored<kFormat> w = Stored<kFormat>::at(job.weight, job.first_output + i, k);
-        w.stride *= apart, w.scale_stride *= apart;
-        for_each_tile(job, 0, job.rows, k, [&](int64_t row, const Element* const* x, auto n) {
-          if constexpr (kO == kOutputs || n() == 1)
-            Tile::template stream_tile<kFormat, kO, n()>(w, x, min(kBlock, columns - k), sums[row], kO,
-                                                         k == 0);
-        });
+    for (int64_t i = first; i < first + apart; ++i)
+      for (int part = 0; part < job.parts; ++part) {
+        for (int64_t k = 0; k < columns; k += kBlock) {
+          Stored<kFormat> w = Stored<kFormat>::at(job.weight, job.first_output + i, part * columns + k);
+          w.stride *= apart, w.scale_stride *= apart;
+          for_each_tile(job, part, 0, job.rows, k, [&](int64_t row, const Element* const* x, auto n) {
+            if constexpr (kO == kOutputs || n() == 1)
+              Tile::template stream_tile<kFormat, kO, n()>(w, x, min(kBlock, columns - k), sums[row], kO,
+                                                           k == 0);
+          });
+        }
+        float* c = job.c + part * job.c_part + i;
+        for (int64_t r = 0; r < job.rows; ++r)
+          for (int64_t o = 0; o < kO; ++o) c[r * job.c_stride + o * apart] = sums[r][o];
       }
-      for (int64_t r = 0; r < job.rows; ++r)
-        for (int64_t o = 0; o < kO; ++o) job.c[r * job.c_stride + i + o * apart] = sums[r][o];
-    }
     return first + apart * kO;
   }
 
-  // Outputs from `first` on for rows [row, end).
+  // Outputs from `first` on for rows [row, end), of one part.
   template <MatrixFormat kFormat>
-  static void blocked(const StripJob& job, int64_t first, int64_t row, int64_t end) {
-    const int64_t columns = job.weight.columns;
+  static void blocked(const StripJob& job, int part, int64_t first, int64_t row, int64_t end) {
+    const int64_t columns = job.part_columns();
+    float* c = job.c + part * job.c_part;
     Element* panels = static_cast<Element*>(job.workspace);
     for (int64_t k = 0; k < columns; k += kBlock) {
       const int64_t count = min(kBlock, columns - k), chunks = ceil_div(count, kChunk);
@@ -94,11 +97,11 @@ struct GemmSimd {
         const int64_t outputs = min(kPanels * kOutputs, job.outputs - o);
         const int64_t ahead = o + 2 * kPanels * kOutputs <= job.outputs ? kPanels * kOutputs : 0;
         for (int64_t i = 0; i < outputs; i += kOutputs)
-          Tile::expand(Stored<kFormat>::at(job.weight, job.first_output + o + i, k), outputs - i, count,
-                       ahead, panels + i * kBlock);
-        for_each_tile(job, row, end, k, [&](int64_t r, const Element* const* x, auto n) {
+          Tile::expand(Stored<kFormat>::at(job.weight, job.first_output + o + i, part * columns + k),
+                       outputs - i, count, ahead, panels + i * kBlock);
+        for_each_tile(job, part, row, end, k, [&](int64_t r, const Element* const* x, auto n) {
           for (int64_t i = 0; i < outputs; i += kOutputs)
-            Tile::template panel_tile<n()>(panels + i * kBlock, x, chunks, job.c + r * job.c_stride + o + i,
+            Tile::template panel_tile<n()>(panels + i * kBlock, x, chunks, c + r * job.c_stride + o + i,
                                            job.c_stride, k == 0);
         });
       }
@@ -113,7 +116,8 @@ struct GemmSimd {
     // The last outputs, too few for a tile, take this way too: it never reads past the matrix.
     if (done == job.outputs) return;
     for (int64_t row = 0; row < job.rows; row += kCachedRows)
-      blocked<kFormat>(job, done, row, min(row + kCachedRows, job.rows));
+      for (int part = 0; part < job.parts; ++part)
+        blocked<kFormat>(job, part, done, row, min(row + kCachedRows, job.rows));
   }
   static constexpr int kStreamOutputs = 8;  // of one row: enough sums to hide the latency of an addition
 
