@@ -38,6 +38,12 @@ class ModelRunner {
   virtual std::vector<std::optional<TokenLogprobs>> score(std::span<const PromptRow> rows) = 0;
   // The logits themselves, [logit rows, vocabulary] f32, on the host, until the next run.
   virtual Tensor logits() = 0;
+
+  // Why nothing that was computed here is of any use any more: a rank is gone. Asked before results are
+  // handed out. Any thread.
+  virtual std::optional<Error> failure() const { return std::nullopt; }
+  // A hash of what every rank of a group has computed alike in the last run; 0: nothing.
+  virtual uint64_t replica_hash() { return 0; }
 };
 
 // The runner for options.device, which is the only thing that tells devices apart. Config and weights are

@@ -3,40 +3,57 @@
 
 #include <array>
 #include <cstring>
+#include <numeric>
+#include <utility>
+
+#include "model/sharding.h"
 
 namespace sparrow {
 
-// Every intermediate of a step, taken once from scratch and reused by all layers.
+// Every intermediate of a step, taken once from scratch and reused by all layers. Experts see the tokens of
+// all groups.
 struct TextModel::Activations {
+  int64_t tokens, first, all_tokens;  // of this group; of those before it; of all groups
   Tensor residual, normed, delta;     // [tokens, hidden]
+  Tensor all_normed;                  // [all tokens, hidden]
+  Tensor partial;                     // [all tokens, hidden] f32: this rank's part of delta
   Tensor q, attended;                 // [tokens, query_heads * head_dim]
   Tensor k, v;                        // [tokens, kv_heads * head_dim]
   Tensor index_q;                     // [tokens, kv_heads * head_dim]
   Tensor index_k;                     // [tokens, head_dim]
   Tensor selected;                    // [tokens, kv_heads * top_k] i32
-  Tensor expert_ids, expert_weights;  // [tokens, experts_per_token] i32, f32
+  Tensor expert_ids, expert_weights;  // [all tokens, experts_per_token] i32, f32
   ops::Rotary rotary;                 // [tokens, rotary_dim / 2]
   msa::Plan plan;
 
-  Activations(Scratch::Scope& scratch, const ModelConfig& config, int64_t tokens) {
-    const auto matrix = [&](int64_t cols, DType dtype) {
-      return Tensor(scratch.take<std::byte>(tokens * cols * static_cast<int64_t>(size_of(dtype))), dtype,
-                    {tokens, cols});
+  Activations(Scratch::Scope& scratch, const ModelConfig& config, const Grid& grid,
+              const msa::HeadShape& heads, std::span<const int64_t> group_tokens) {
+    const auto group = group_tokens.begin() + grid.group();
+    tokens = *group;
+    first = std::accumulate(group_tokens.begin(), group, int64_t{0});
+    all_tokens = std::accumulate(group, group_tokens.end(), first);
+    const auto take = [&](int64_t rows, int64_t cols, DType dtype) {
+      return Tensor(scratch.take<std::byte>(rows * cols * static_cast<int64_t>(size_of(dtype))), dtype,
+                    {rows, cols});
     };
+    const auto matrix = [&](int64_t cols, DType dtype) { return take(tokens, cols, dtype); };
     const DType type = config.dtype;
-    const int64_t kv_dim = int64_t{config.num_kv_heads} * config.head_dim;
+    const int64_t kv_dim = int64_t{heads.kv_heads} * config.head_dim;
     residual = matrix(config.hidden_size, type);
     normed = matrix(config.hidden_size, type);
     delta = matrix(config.hidden_size, type);
-    q = matrix(int64_t{config.num_query_heads} * config.head_dim, type);
+    // One rank rounds its sums as it stores them; several add them up first.
+    partial = grid.world() == 1 ? delta : take(all_tokens, config.hidden_size, DType::kF32);
+    all_normed = grid.dp == 1 ? normed : take(all_tokens, config.hidden_size, type);
+    q = matrix(int64_t{heads.query_heads} * config.head_dim, type);
     attended = matrix(q.cols(), type);
     k = matrix(kv_dim, type);
     v = matrix(kv_dim, type);
     index_q = matrix(kv_dim, type);
     index_k = matrix(config.head_dim, type);
-    selected = matrix(int64_t{config.num_kv_heads} * config.top_k_blocks, DType::kI32);
-    expert_ids = matrix(config.experts_per_token, DType::kI32);
-    expert_weights = matrix(config.experts_per_token, DType::kF32);
+    selected = matrix(int64_t{heads.kv_heads} * config.top_k_blocks, DType::kI32);
+    expert_ids = take(all_tokens, config.experts_per_token, DType::kI32);
+    expert_weights = take(all_tokens, config.experts_per_token, DType::kF32);
     rotary = {matrix(config.rope.rotary_dim / 2, DType::kF32),
               matrix(config.rope.rotary_dim / 2, DType::kF32)};
   }
@@ -69,32 +86,56 @@ void capture_selection(Capture* capture, int layer, const Tensor& selected, std:
   }
 }
 
+constexpr uint64_t kHashStart = 0xcbf29ce484222325u;
+
+uint64_t hash_rows(const Tensor& rows, uint64_t hash) {
+  const size_t bytes = static_cast<size_t>(rows.cols()) * size_of(rows.dtype);
+  for (int64_t r = 0; r < rows.rows(); ++r) {
+    const char* row = static_cast<const char*>(rows.rows_at(r, 1).data);
+    for (size_t at = 0; at < bytes; at += sizeof(uint32_t)) {
+      uint32_t word = 0;
+      std::memcpy(&word, row + at, std::min(bytes - at, sizeof(word)));
+      hash = (hash ^ word) * 0x100000001b3u;
+    }
+  }
+  return hash;
+}
+
 msa::Type msa_type(DType dtype) {
   return dtype == DType::kBF16 ? msa::Type::kBF16 : msa::Type::kF32;
 }
 
 }  // namespace
 
-TextModel::TextModel(const ModelConfig& config, const Weights& weights)
-    : config_(config), weights_(weights), rotary_(rotary_frequencies(config.rope)) {
+TextModel::TextModel(const ModelConfig& config, const Weights& weights, const Grid& grid, RankComms comms)
+    : config_(config),
+      grid_(grid),
+      comms_(std::move(comms)),
+      weights_(rank_weights(config, grid, weights)),
+      parts_(sum_parts(config, grid)),
+      heads_{config.num_query_heads / grid.tp, kv_heads_per_rank(config, grid)},
+      rotary_(rotary_frequencies(config.rope)) {
   SPARROW_CHECK_EQ(config.head_dim, msa::kHeadDim);
   SPARROW_CHECK_EQ(kBlockTokens, msa::kBlock);
 }
 
 KvCacheShape TextModel::cache_shape(int num_blocks) const {
   return {.num_blocks = num_blocks,
-          .kv_heads = config_.num_kv_heads,
+          .kv_heads = heads_.kv_heads,
           .head_dim = config_.head_dim,
           .dtype = config_.dtype,
           .layer_is_sparse = config_.layer_is_sparse};
 }
 
-void TextModel::forward(Exec& exec, const Batch& batch, const KvCache& cache, const Tensor& logits,
-                        Capture* capture) const {
+uint64_t TextModel::forward(Exec& exec, const Batch& batch, const KvCache& cache, const Tensor& logits,
+                            std::span<const int64_t> group_tokens, Capture* capture) const {
   const int64_t tokens = batch.num_tokens();
-  if (tokens == 0) return;
+  if (group_tokens.empty()) group_tokens = {&tokens, 1};
+  SPARROW_CHECK_EQ(static_cast<int>(group_tokens.size()), grid_.dp);
+  SPARROW_CHECK_EQ(group_tokens[static_cast<size_t>(grid_.group())], tokens);
   Scratch::Scope scratch(exec.scratch);
-  Activations act(scratch, config_, tokens);
+  Activations act(scratch, config_, grid_, heads_, group_tokens);
+  if (act.all_tokens == 0) return 0;
   act.plan = {.num_requests = batch.num_sequences(),
               .cu_seqlens_q = batch.cu_seqlens_q.data(),
               .seq_lens = batch.seq_lens.data(),
@@ -110,24 +151,52 @@ void TextModel::forward(Exec& exec, const Batch& batch, const KvCache& cache, co
     else
       ops::add_rms_norm(exec, act.residual, act.delta, w.input_norm, config_.rms_norm_eps, act.normed);
     capture_hidden(capture, layer, act.residual, batch.logit_rows);
-    attention(exec, batch, cache, layer, act);
+    if (tokens > 0) attention(exec, batch, cache, layer, act);
     if (config_.layer_is_sparse[layer]) capture_selection(capture, layer, act.selected, batch.logit_rows);
     ops::add_rms_norm(exec, act.residual, act.delta, w.post_attention_norm, config_.rms_norm_eps, act.normed);
-    feed_forward(exec, layer, act);
+    feed_forward(exec, layer, group_tokens, act);
   }
   ops::add(exec, act.residual, act.delta);
+  const uint64_t hash = grid_.tp == 1 ? 0 : hash_rows(act.index_k, hash_rows(act.residual, kHashStart));
 
   // The vocabulary projection is the largest matrix: it runs for the rows that need it only.
   const int64_t wanted = static_cast<int64_t>(batch.logit_rows.size());
-  if (wanted == 0) return;
-  SPARROW_CHECK_EQ(logits.rows(), wanted);
+  if (wanted == 0) return hash;
   const Tensor rows = act.normed.rows_at(0, wanted), normed = act.delta.rows_at(0, wanted);
   const size_t row_bytes = config_.hidden_size * size_of(config_.dtype);
   for (int64_t i = 0; i < wanted; ++i)
     std::memcpy(rows.rows_at(i, 1).data, act.residual.rows_at(batch.logit_rows[i], 1).data, row_bytes);
   ops::rms_norm(exec, rows, weights_.final_norm, config_.rms_norm_eps, normed);
   for (int32_t i = 0; i < wanted; ++i) capture_hidden(capture, config_.num_layers, normed, std::array{i});
-  ops::linear(exec, normed, std::array{ops::Projection{&weights_.head, logits}});
+  project_vocabulary(exec, normed, logits);
+  return hash;
+}
+
+void TextModel::project_vocabulary(Exec& exec, const Tensor& rows, const Tensor& logits) const {
+  if (grid_.leads_group()) SPARROW_CHECK_EQ(logits.rows(), rows.rows());
+  if (grid_.tp == 1) return ops::linear(exec, rows, std::array{ops::Projection{&weights_.head, logits}});
+  Scratch::Scope scratch(exec.scratch);
+  const int64_t count = rows.rows(), columns = weights_.head.out();
+  const Tensor mine(scratch.take<float>(count * columns), DType::kF32, {count, columns});
+  Tensor all;
+  if (grid_.leads_group())
+    all = Tensor(scratch.take<float>(grid_.tp * mine.numel()), DType::kF32, {grid_.tp, count, columns});
+  ops::linear(exec, rows, std::array{ops::Projection{&weights_.head, mine}});
+  comms_.group->gather(mine, 0, all);
+  if (!grid_.leads_group()) return;
+  for (int rank = 0; rank < grid_.tp; ++rank)
+    for (int64_t row = 0; row < count; ++row)
+      std::memcpy(logits.row<float>(row) + rank * columns, all.row<float>(rank) + row * columns,
+                  static_cast<size_t>(columns) * sizeof(float));
+}
+
+// delta = my group's rows of the sum of the ranks' partial, rounded once. `partial` has those rows alone or
+// those of all groups.
+void TextModel::add_up(Exec& exec, Communicator* comm, const Tensor& partial, const Activations& act) const {
+  if (grid_.world() == 1) return;
+  if (comm->size() > 1) comm->all_reduce(partial);
+  const int64_t first = partial.rows() == act.tokens ? 0 : act.first;
+  ops::convert(exec, partial.rows_at(first, act.tokens), act.delta);
 }
 
 void TextModel::project_heads(Exec& exec, const Batch& batch, const KvCache& cache, int layer,
@@ -143,7 +212,7 @@ void TextModel::project_heads(Exec& exec, const Batch& batch, const KvCache& cac
   ops::head_norm_rope(exec, act.k, w.k_norm, eps, act.rotary);
 
   const int64_t tile = int64_t{kBlockTokens} * config_.head_dim;  // elements of a K or V tile
-  const int64_t kv_page = 2 * tile * config_.num_kv_heads;
+  const int64_t kv_page = 2 * tile * heads_.kv_heads;
   char* kv = static_cast<char*>(cache.kv_pages(layer));
   ops::store_blocks(exec, act.k, kv, kv_page, 2 * tile, batch.slots);
   ops::store_blocks(exec, act.v, kv + tile * size_of(config_.dtype), kv_page, 2 * tile, batch.slots);
@@ -156,12 +225,11 @@ void TextModel::project_heads(Exec& exec, const Batch& batch, const KvCache& cac
 void TextModel::attention(Exec& exec, const Batch& batch, const KvCache& cache, int layer,
                           Activations& act) const {
   project_heads(exec, batch, cache, layer, act);
-  const msa::HeadShape heads{config_.num_query_heads, config_.num_kv_heads};
   const bool sparse = config_.layer_is_sparse[layer];
   if (sparse) {
     ops::index_blocks(exec, act.plan,
                       {.type = msa_type(config_.dtype),
-                       .heads = heads,
+                       .heads = heads_,
                        .selection = {.top_k = config_.top_k_blocks,
                                      .local_blocks = config_.local_blocks,
                                      .init_blocks = config_.init_blocks},
@@ -171,23 +239,34 @@ void TextModel::attention(Exec& exec, const Batch& batch, const KvCache& cache, 
   }
   ops::attend(exec, act.plan,
               {.type = msa_type(config_.dtype),
-               .heads = heads,
+               .heads = heads_,
                .top_k = config_.top_k_blocks,
                .q = act.q.data,
                .kv_pages = cache.kv_pages(layer),
                .selected = sparse ? act.selected.as<int32_t>() : nullptr,
                .out = act.attended.data});
-  ops::linear(exec, act.attended, std::array{ops::Projection{&weights_.layers[layer].o, act.delta}});
+  const Tensor partial = act.partial.rows_at(0, act.tokens);
+  ops::linear(exec, act.attended, std::array{ops::Projection{&weights_.layers[layer].o, partial}},
+              parts_.heads);
+  add_up(exec, comms_.group.get(), partial, act);
 }
 
-void TextModel::feed_forward(Exec& exec, int layer, Activations& act) const {
+void TextModel::feed_forward(Exec& exec, int layer, std::span<const int64_t> group_tokens,
+                             Activations& act) const {
   const LayerWeights& w = weights_.layers[layer];
   const ops::SwigluParams swiglu{config_.swiglu_alpha, config_.swiglu_limit, config_.swiglu_beta};
-  if (!config_.layer_is_moe[layer]) return ops::mlp(exec, act.normed, w.mlp, swiglu, act.delta);
-  ops::route(exec, act.normed, w.router, w.router_bias, config_.experts_per_token, act.expert_ids,
+  if (!config_.layer_is_moe[layer]) {
+    if (act.tokens == 0) return;
+    const Tensor partial = act.partial.rows_at(0, act.tokens);
+    ops::mlp(exec, act.normed, w.mlp, swiglu, partial, parts_.dense);
+    return add_up(exec, comms_.group.get(), partial, act);
+  }
+  if (grid_.dp > 1) comms_.across->all_gather_rows(act.normed, group_tokens, act.all_normed);
+  ops::route(exec, act.all_normed, w.router, w.router_bias, config_.experts_per_token, act.expert_ids,
              act.expert_weights);
-  ops::moe(exec, act.normed, act.expert_ids, act.expert_weights, w.experts, w.mlp,
-           config_.routed_scaling_factor, swiglu, act.delta);
+  ops::moe(exec, act.all_normed, act.expert_ids, act.expert_weights, w.experts, w.mlp,
+           config_.routed_scaling_factor, swiglu, act.partial, parts_.experts);
+  add_up(exec, comms_.world.get(), act.partial, act);
 }
 
 }  // namespace sparrow

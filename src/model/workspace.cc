@@ -6,6 +6,7 @@
 
 #include "base/math.h"
 #include "kv/block_table.h"
+#include "model/cpu/rank_weights.h"
 #include "model/device_layout.h"
 #include "ops/ops.h"
 
@@ -47,7 +48,9 @@ int64_t cpu_operation_bytes(const ModelConfig& config, const StepLimits& step, C
       config.quant == QuantFormat::kNone ? format_of(config.dtype) : MatrixFormat::kBF16;
   const int64_t query_width = int64_t{config.num_query_heads} * config.head_dim;
   const ops::ScratchQuery all{isa, threads, config.dtype, matrices, step.max_step_tokens};
-  ops::ScratchQuery router = all, vocabulary = all;
+  const SumParts parts = sum_parts(config);
+  ops::ScratchQuery router = all, vocabulary = all, output = all, dense_mlp = all, experts = all;
+  output.parts = parts.heads, dense_mlp.parts = parts.dense, experts.parts = parts.experts;
   router.weights = MatrixFormat::kF32;
   vocabulary.weights = format_of(config.dtype);
   vocabulary.rows = std::min(step.max_step_sequences, step.max_step_tokens);
@@ -69,19 +72,19 @@ int64_t cpu_operation_bytes(const ModelConfig& config, const StepLimits& step, C
   sparse.selected = rows.data();  // any: its bytes are asked for, not its result
 
   return std::max({ops::linear_scratch_bytes(all, config.hidden_size),
-                   ops::linear_scratch_bytes(all, query_width),
+                   ops::linear_scratch_bytes(output, query_width),
                    ops::linear_scratch_bytes(vocabulary, config.hidden_size),
                    ops::linear_scratch_bytes(router, config.hidden_size) + router_logits,
-                   ops::moe_scratch_bytes(all, {.hidden = config.hidden_size,
-                                                .routed = 0,
-                                                .shared = config.dense_intermediate_size,
-                                                .num_experts = 0,
-                                                .top_k = 0}),
-                   ops::moe_scratch_bytes(all, {.hidden = config.hidden_size,
-                                                .routed = config.expert_intermediate_size,
-                                                .shared = config.shared_intermediate_size,
-                                                .num_experts = config.num_experts,
-                                                .top_k = config.experts_per_token}),
+                   ops::moe_scratch_bytes(dense_mlp, {.hidden = config.hidden_size,
+                                                      .routed = 0,
+                                                      .shared = config.dense_intermediate_size,
+                                                      .num_experts = 0,
+                                                      .top_k = 0}),
+                   ops::moe_scratch_bytes(experts, {.hidden = config.hidden_size,
+                                                    .routed = config.expert_intermediate_size,
+                                                    .shared = config.shared_intermediate_size,
+                                                    .num_experts = config.num_experts,
+                                                    .top_k = config.experts_per_token}),
                    ops::attention_scratch_bytes(isa, threads, plan, index, dense),
                    ops::attention_scratch_bytes(isa, threads, plan, index, sparse)});
 }

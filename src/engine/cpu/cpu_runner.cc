@@ -5,10 +5,13 @@
 
 #include <utility>
 
+#include "model/sharding.h"
+
 namespace sparrow {
 
 Result<std::unique_ptr<CpuRunner>> CpuRunner::create(const ModelConfig& config, const Weights& weights,
-                                                     int64_t cache_tokens, const CpuOptions& options) {
+                                                     int64_t cache_tokens, const CpuOptions& options,
+                                                     const Grid& grid, RankComms comms) {
   constexpr double kGiB = 1024.0 * 1024 * 1024;
   if (options.isa && *options.isa > ops::detect_cpu_isa())
     return Error{Errc::kInvalidArgument,
@@ -20,8 +23,10 @@ Result<std::unique_ptr<CpuRunner>> CpuRunner::create(const ModelConfig& config, 
   if (cache_tokens < 1)
     return Error{Errc::kInvalidArgument, strf("cache_tokens must be >= 1, got {}", cache_tokens),
                  "cache_tokens"};
+  SPARROW_TRY(validate(config, grid));
   const int64_t num_blocks = blocks_for_tokens(cache_tokens);
-  const KvCacheShape shape = TextModel(config, weights).cache_shape(static_cast<int>(num_blocks));
+  TextModel model(config, weights, grid, comms);
+  const KvCacheShape shape = model.cache_shape(static_cast<int>(num_blocks));
   const double bytes = static_cast<double>(shape.block_bytes()) * static_cast<double>(num_blocks);
   const double memory =
       static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
@@ -31,13 +36,16 @@ Result<std::unique_ptr<CpuRunner>> CpuRunner::create(const ModelConfig& config, 
         strf("a cache of {} tokens needs {:.1f} GiB and this machine has {:.1f} GiB: use a shorter context",
              cache_tokens, bytes / kGiB, memory / kGiB)};
   KvCache cache = SPARROW_TRY(KvCache::create(shape));
-  return std::unique_ptr<CpuRunner>(new CpuRunner(config, weights, options, std::move(cache)));
+  return std::unique_ptr<CpuRunner>(
+      new CpuRunner(config, options, grid, std::move(comms), std::move(model), std::move(cache)));
 }
 
-CpuRunner::CpuRunner(const ModelConfig& config, const Weights& weights, const CpuOptions& options,
-                     KvCache cache)
+CpuRunner::CpuRunner(const ModelConfig& config, const CpuOptions& options, const Grid& grid, RankComms comms,
+                     TextModel model, KvCache cache)
     : config_(config),
-      model_(config, weights),
+      grid_(grid),
+      comms_(std::move(comms)),
+      model_(std::move(model)),
       cache_(std::move(cache)),
       threads_(options.threads > 0 ? options.threads : ThreadPool::default_size()),
       exec_{threads_, scratch_, options.isa.value_or(ops::detect_cpu_isa())} {
@@ -53,19 +61,42 @@ CpuRunner::CpuRunner(const ModelConfig& config, const Weights& weights, const Cp
            .bound_steps = true};
 }
 
+void CpuRunner::copy_blocks(std::span<const BlockCopy> copies) {
+  if (grid_.dp == 1) return cache_.copy_blocks(copies);
+  const int blocks = cache_.shape().num_blocks, first = grid_.group() * blocks;
+  std::vector<BlockCopy> mine;
+  for (const BlockCopy& copy : copies)
+    if (copy.to / blocks == grid_.group()) mine.push_back({copy.from - first, copy.to - first});
+  cache_.copy_blocks(mine);
+}
+
 void CpuRunner::run(const Batch& batch, Capture* capture) {
-  const auto rows = static_cast<int64_t>(batch.logit_rows.size());
+  const Batch* mine = &batch;
+  std::vector<int64_t> group_tokens;
+  first_logit_ = 0;
+  if (grid_.dp > 1) {
+    for (int group = 0; group < grid_.dp; ++group)
+      group_tokens.push_back(group_begin(batch, group + 1).token - group_begin(batch, group).token);
+    first_logit_ = group_begin(batch, grid_.group()).logit;
+    mine = &(own_ = group_part(batch, grid_.group(), cache_.shape().num_blocks));
+  }
+  if (!mine->drawn_by.empty()) {
+    if (mine != &own_) mine = &(own_ = batch);
+    for (size_t row = 0; row < own_.drawn_by.size(); ++row)
+      if (const int draw = own_.drawn_by[row]; draw >= 0) own_.ids[row] = drawn_ids_[draw];
+  }
+  const int64_t rows = grid_.leads_group() ? static_cast<int64_t>(mine->logit_rows.size()) : 0;
   logits_memory_.resize(rows * config_.vocab_size);
   logits_ = Tensor(logits_memory_.data(), DType::kF32, {rows, config_.vocab_size});
-  if (batch.drawn_by.empty()) return model_.forward(exec_, batch, cache_, logits_, capture);
-  fed_ = batch;
-  for (size_t row = 0; row < batch.drawn_by.size(); ++row)
-    if (const int draw = batch.drawn_by[row]; draw >= 0) fed_.ids[row] = drawn_ids_[draw];
-  model_.forward(exec_, fed_, cache_, logits_, capture);
+  replica_hash_ = model_.forward(exec_, *mine, cache_, logits_, group_tokens, capture);
+}
+
+bool CpuRunner::is_mine(int64_t r) const {
+  return r >= first_logit_ && r < first_logit_ + logits_.rows();
 }
 
 std::span<const float> CpuRunner::row(int64_t r) const {
-  return {logits_.row<float>(r), static_cast<size_t>(logits_.cols())};
+  return {logits_.row<float>(r - first_logit_), static_cast<size_t>(logits_.cols())};
 }
 
 Draw CpuRunner::draw(const DrawRequest& request) {
@@ -83,9 +114,15 @@ void CpuRunner::start_draws(std::span<const DrawRequest> draws) {
   drawn.reserve(draws.size());
   drawn_ids_.clear();
   for (const DrawRequest& request : draws) {
+    int32_t& id = drawn_ids_.emplace_back(0);
+    if (!is_mine(request.row)) continue;
     drawn.push_back(draw(request));
-    drawn_ids_.push_back(drawn.back().id.ok() ? drawn.back().id.value() : 0);
+    if (drawn.back().id.ok()) id = drawn.back().id.value();
   }
+  if (grid_.tp == 1 || draws.empty()) return;
+  // Ranks that drew for themselves could come to disagree.
+  const auto count = static_cast<int64_t>(drawn_ids_.size());
+  comms_.group->broadcast(Tensor(drawn_ids_.data(), DType::kI32, {count, 1}), 0);
 }
 
 std::vector<Draw> CpuRunner::finish_draws() {
@@ -98,6 +135,7 @@ std::vector<std::optional<TokenLogprobs>> CpuRunner::score(std::span<const Promp
   std::vector<std::optional<TokenLogprobs>> scores;
   scores.reserve(rows.size());
   for (const PromptRow& wanted : rows) {
+    if (!is_mine(wanted.row)) continue;
     const std::span<const float> logits = row(wanted.row);
     if (argmax(logits))
       scores.push_back(logprobs_of(logits, wanted.id, wanted.num_top));
@@ -105,6 +143,12 @@ std::vector<std::optional<TokenLogprobs>> CpuRunner::score(std::span<const Promp
       scores.push_back(std::nullopt);
   }
   return scores;
+}
+
+std::optional<Error> CpuRunner::failure() const {
+  for (const auto& comm : {comms_.group, comms_.across, comms_.world})
+    if (comm != nullptr && comm->failed()) return Error{Errc::kStopped, "another rank of this model is gone"};
+  return std::nullopt;
 }
 
 }  // namespace sparrow
