@@ -7,6 +7,7 @@
 #include "base/strf.h"
 #include "comm/host/host_comm.h"
 #include "comm/host/host_link.h"
+#include "comm/host/node_exchange.h"
 #include "comm/host/node_memory.h"
 #include "comm/host/peers.h"
 #include "comm/host/rendezvous.h"
@@ -30,10 +31,10 @@ class HostWorld : public World {
   RankComms comms() override { return comms_; }
   Result<std::vector<Bytes>> exchange(std::span<const std::byte> mine) override;
 
-  void connect_comms();
+  Status connect_comms(const WorldOptions& options, const std::string& address);
 
  private:
-  std::shared_ptr<Communicator> communicator(int kind, const std::vector<int>& members);
+  std::shared_ptr<Communicator> communicator(int kind, const std::vector<int>& members, NodeSockets sockets);
 
   const Grid grid_;
   const NodeMemory layout_;
@@ -67,19 +68,24 @@ Result<std::vector<Bytes>> HostWorld::exchange(std::span<const std::byte> mine) 
   return all;
 }
 
-std::shared_ptr<Communicator> HostWorld::communicator(int kind, const std::vector<int>& members) {
+std::shared_ptr<Communicator> HostWorld::communicator(int kind, const std::vector<int>& members,
+                                                      NodeSockets sockets) {
   if (members.size() == 1) return thread_comms({})[0].world;
   const int node = grid_.rank / layout_.local_world;
-  std::vector<int> here;
-  for (size_t i = 0; i < members.size(); ++i)
-    if (members[i] / layout_.local_world == node) here.push_back(static_cast<int>(i));
+  std::vector<int> here, nodes;
+  for (size_t i = 0; i < members.size(); ++i) {
+    nodes.push_back(members[i] / layout_.local_world);
+    if (nodes.back() == node) here.push_back(static_cast<int>(i));
+  }
   const auto rank = std::find(members.begin(), members.end(), grid_.rank) - members.begin();
   const int first = members[static_cast<size_t>(here[0])] % layout_.local_world;
+  std::unique_ptr<NodeSlots> others;
+  if (!sockets.empty()) others = std::make_unique<NodeSlots>(nodes, node, std::move(sockets), life_);
   return std::make_shared<HostComm>(memory_.data() + layout_.communicator(kind, first), members,
-                                    static_cast<int>(rank), here, life_, peers_);
+                                    static_cast<int>(rank), here, life_, peers_, std::move(others));
 }
 
-void HostWorld::connect_comms() {
+Status HostWorld::connect_comms(const WorldOptions& options, const std::string& address) {
   std::vector<int> group, across, world;
   for (int r = 0; r < grid_.world(); ++r) {
     const Grid other{.tp = grid_.tp, .dp = grid_.dp, .rank = r};
@@ -87,9 +93,13 @@ void HostWorld::connect_comms() {
     if (other.tp_rank() == grid_.tp_rank()) across.push_back(r);
     world.push_back(r);
   }
-  comms_.group = communicator(0, group);
-  comms_.across = communicator(1, across);
-  comms_.world = group == world ? comms_.group : across == world ? comms_.across : communicator(2, world);
+  std::vector<NodeSockets> sockets(3);
+  if (layout_.world > layout_.local_world)
+    sockets = SPARROW_TRY(connect_nodes(*this, options, address, {group, across, world}, life_));
+  comms_.group = communicator(0, group, std::move(sockets[0]));
+  comms_.across = communicator(1, across, std::move(sockets[1]));
+  comms_.world = communicator(2, world, std::move(sockets[2]));
+  return Ok{};
 }
 
 }  // namespace
@@ -100,8 +110,9 @@ Result<std::unique_ptr<World>> World::join(const WorldOptions& options) {
     return Error{Errc::kUnsupported,
                  strf("{} ranks on one node; {} are the most", layout.local_world, Ring::kMaxReaders)};
   Meeting meeting = SPARROW_TRY(meet(options, layout.bytes()));
+  const std::string address = meeting.address;
   auto world = std::make_unique<HostWorld>(options, layout, std::move(meeting));
-  world->connect_comms();
+  SPARROW_TRY(world->connect_comms(options, address));
   return std::unique_ptr<World>(std::move(world));
 }
 

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <random>
 #include <thread>
 
@@ -70,18 +71,27 @@ std::string messages(World& world, int count) {
   return "";
 }
 
+constexpr int kCalls = 40;
+
 // What ThreadComm makes of the same cases.
-uint64_t hash_between_threads(int size, uint64_t seed, int calls) {
+uint64_t hash_between_threads(int size) {
   const auto ranks = thread_comms({.tp = size});
   std::vector<uint64_t> hashes(ranks.size());
   std::vector<std::thread> threads;
   for (size_t r = 0; r < ranks.size(); ++r)
-    threads.emplace_back([&, r] { run_comm_cases(*ranks[r].world, seed, calls, &hashes[r]); });
+    threads.emplace_back(
+        [&, r] { run_comm_cases(*ranks[r].world, static_cast<uint64_t>(size), kCalls, &hashes[r]); });
   for (std::thread& thread : threads) thread.join();
   return hashes[0];
 }
 
-std::string everything(const WorldOptions& options) {
+std::map<int, uint64_t> hashes_between_threads(const Grid& grid) {
+  std::map<int, uint64_t> hashes;
+  for (const int size : {grid.tp, grid.dp, grid.world()}) hashes[size] = hash_between_threads(size);
+  return hashes;
+}
+
+std::string everything(const WorldOptions& options, const std::map<int, uint64_t>& hashes) {
   auto joined = World::join(options);
   if (!joined.ok()) return joined.error().message;
   World& world = **joined;
@@ -91,10 +101,8 @@ std::string everything(const WorldOptions& options) {
   for (Communicator* comm : {comms.group.get(), comms.across.get(), comms.world.get()}) {
     if (!wrong.empty()) return wrong;
     uint64_t hash = 0;
-    const auto seed = static_cast<uint64_t>(comm->size());
-    wrong = run_comm_cases(*comm, seed, 50, &hash);
-    if (wrong.empty() && hash != hash_between_threads(comm->size(), seed, 50))
-      wrong = "bits differ from those of threads";
+    wrong = run_comm_cases(*comm, static_cast<uint64_t>(comm->size()), kCalls, &hash);
+    if (wrong.empty() && hash != hashes.at(comm->size())) wrong = "bits differ from those of threads";
   }
   if (world.link().failure()) wrong += "; " + world.link().failure()->reason;
   return wrong;
@@ -103,9 +111,25 @@ std::string everything(const WorldOptions& options) {
 TEST(World, RanksOfANodeExchangeWhatTheyMust) {
   for (const Grid& grid : {Grid{}, Grid{.tp = 2}, Grid{.tp = 4}, Grid{.tp = 2, .dp = 2}, Grid{.tp = 8},
                            Grid{.tp = 4, .dp = 2}, Grid{.dp = 3}}) {
-    RankProcesses ranks(grid.world(), [&](int rank) { return everything(test_world(grid, rank)); });
+    const auto hashes = hashes_between_threads(grid);
+    RankProcesses ranks(grid.world(), [&](int rank) { return everything(test_world(grid, rank), hashes); });
     EXPECT_EQ(ranks.complaints(), "") << describe(grid);
   }
+}
+
+TEST(World, SeveralNodesAreAsOne) {
+  const auto run = [](const Grid& grid, int local_world) {
+    const int port = free_port();
+    const auto hashes = hashes_between_threads(grid);
+    RankProcesses ranks(grid.world(), [&](int rank) {
+      return everything(test_world(grid, rank, local_world, port), hashes);
+    });
+    EXPECT_EQ(ranks.complaints(), "") << describe(grid) << ", " << local_world << " ranks on a node";
+  };
+  run({.tp = 2}, 1);
+  run({.tp = 2, .dp = 2}, 2);
+  run({.tp = 3, .dp = 2}, 2);
+  run({.tp = 2, .dp = 4}, 4);
 }
 
 TEST(World, SixtyFourProcessesFindEachOther) {

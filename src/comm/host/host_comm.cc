@@ -62,8 +62,8 @@ bool HostComm::wait_for_round(uint32_t round) {
 bool HostComm::work(uint64_t tag) {
   if (nodes_) {
     const Status exchanged = nodes_->exchange(slots());
-    if (!exchanged.ok() && !life_.any_left())
-      peers_.fail(members_[static_cast<size_t>(rank_)], exchanged.error().message);
+    if (!exchanged.ok() && !life_.failed())
+      peers_.fail_later(members_[static_cast<size_t>(rank_)], exchanged.error().message);
     if (!exchanged.ok()) return false;
   }
   std::vector<const float*> parts;

@@ -32,7 +32,7 @@ void HostLink::relay() {
   for (;;) {
     const Result<Frame> frame = receive_frame(messages_[0], kMaxFrame, give_up);
     if (!frame.ok()) {
-      if (!give_up() && !life_.has_left(0)) peers_.fail(rank_, frame.error().message);
+      if (!give_up() && !life_.said_goodbye(0)) peers_.fail_later(rank_, frame.error().message);
       return;
     }
     if (!ring_.write(frame->payload, give_up)) return;

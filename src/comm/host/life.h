@@ -25,16 +25,20 @@ class Life {
 
   // A rank said goodbye. That is no failure, but nobody should wait for it.
   void leave(int rank);
-  bool has_left(int rank) const { return left_[static_cast<size_t>(rank)].load(std::memory_order_acquire); }
-  bool any_left() const { return any_left_.load(std::memory_order_acquire); }
+  bool said_goodbye(int rank) const;
+  bool anybody_said_goodbye() const { return first_left_ != 0; }
+  // It did so long enough ago: what it had sent by other ways is here, too.
+  bool has_left(int rank) const;
+  bool any_left() const;
 
   // Why a call returned without what it waited for: of that rank, or of all.
   Error error(int rank) const;
   Error error() const;
 
  private:
-  std::atomic<bool> failed_{false}, any_left_{false};
-  std::vector<std::atomic<bool>> left_;
+  std::atomic<bool> failed_{false};
+  std::vector<std::atomic<int64_t>> left_;  // when, in ns; 0: it is here
+  std::atomic<int64_t> first_left_{0};
   mutable std::mutex mutex_;
   std::optional<ControlLink::Failure> failure_;
 };

@@ -18,6 +18,7 @@ namespace sparrow {
 namespace {
 
 constexpr std::chrono::milliseconds kSlice{100};
+constexpr std::chrono::seconds kNewsTime{2};
 constexpr std::chrono::milliseconds kLastWords{200};  // to say who failed, when this process goes
 
 std::chrono::milliseconds ping_interval(std::chrono::milliseconds timeout) {
@@ -99,6 +100,14 @@ void Peers::fail(int rank, const std::string& reason) {
   arrived_.notify_all();
 }
 
+void Peers::fail_later(int rank, const std::string& reason) {
+  {
+    std::unique_lock lock(mutex_);
+    arrived_.wait_for(lock, kNewsTime, [this] { return life_.failed() || life_.anybody_said_goodbye(); });
+  }
+  if (!life_.anybody_said_goodbye()) fail(rank, reason);
+}
+
 void Peers::flush(Connection& peer) {
   while (peer.sent < peer.out.size()) {
     const ssize_t n = send(peer.socket.get(), peer.out.data() + peer.sent, peer.out.size() - peer.sent,
@@ -120,7 +129,7 @@ void Peers::close(Connection& peer, const std::string& reason) {
     peer.sent = 0;
     shutdown(peer.socket.get(), SHUT_RDWR);
   }
-  if (!life_.has_left(peer.rank)) fail(peer.rank, reason);
+  if (!life_.said_goodbye(peer.rank)) fail(peer.rank, reason);
   arrived_.notify_all();
 }
 

@@ -33,6 +33,8 @@ class Peers {
   Result<Bytes> take(int rank, FrameType type);
   // Any thread: notes the failure here and tells the others.
   void fail(int rank, const std::string& reason);
+  // The same for another socket that broke: who is gone is known here soon, and is the better answer.
+  void fail_later(int rank, const std::string& reason);
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -52,6 +52,8 @@ class Rendezvous {
   Result<Fd> connect_to_node();
   Status share_memory();
   Status serve_memory();
+  bool refused();
+  Status verdict(const GiveUp& give_up);
   Error explain(const Error& error);
 
   Status hand_out_memory(const Fd& socket) {
@@ -64,8 +66,9 @@ class Rendezvous {
   const size_t memory_bytes_;
   const GiveUp deadline_;
   Meeting meeting_;
-  std::vector<Hello> hellos_;  // rank 0: its own, then those who came for control
-  int expected_ = 0;           // rank 0: connections that have not come yet
+  std::vector<Hello> hellos_;             // rank 0: its own, then those who came for control
+  int expected_ = 0;                      // rank 0: connections that have not come yet
+  std::optional<Result<Frame>> verdict_;  // others: what rank 0 said
 };
 
 Result<Meeting> Rendezvous::host() {
@@ -85,6 +88,7 @@ Result<Meeting> Rendezvous::host() {
   }
   for (int r = 1; r < world(); ++r)
     SPARROW_TRY(send_frame(meeting_.control[static_cast<size_t>(r)], FrameType::kWorld, {}, deadline_));
+  meeting_.address = at_.host;
   return std::move(meeting_);
 }
 
@@ -161,6 +165,8 @@ Result<Fd> Rendezvous::connect(Purpose purpose) {
 
 Result<Meeting> Rendezvous::visit() {
   meeting_.control[0] = SPARROW_TRY(connect(Purpose::kControl));
+  // On rank 0's own node a name may stand for an address of loopback.
+  meeting_.address = node() == 0 ? at_.host : own_address(meeting_.control[0]);
   if (first_of_node()) {
     Result<Fd> messages = connect(Purpose::kMessages);
     if (!messages.ok()) return explain(messages.error());
@@ -168,16 +174,27 @@ Result<Meeting> Rendezvous::visit() {
   }
   const Status shared = first_of_node() ? serve_memory() : share_memory();
   if (!shared.ok()) return explain(shared.error());
-  const Result<Frame> frame = receive_frame(meeting_.control[0], kMaxGreeting, deadline_);
-  if (!frame.ok()) return frame.error();
-  if (frame->type == FrameType::kWorld) return std::move(meeting_);
-  Unpacker in(frame->payload);
-  return Error{Errc::kInvalidArgument, in.text()};
+  SPARROW_TRY(verdict(deadline_));
+  return std::move(meeting_);
+}
+
+// What rank 0 says: all are there, or why they never will be.
+Status Rendezvous::verdict(const GiveUp& give_up) {
+  if (!verdict_) verdict_ = receive_frame(meeting_.control[0], kMaxGreeting, give_up);
+  if (!verdict_->ok()) return verdict_->error();
+  const Frame& frame = verdict_->value();
+  if (frame.type == FrameType::kWorld) return Ok{};
+  return Error{Errc::kInvalidArgument, Unpacker(frame.payload).text()};
+}
+
+bool Rendezvous::refused() {
+  const bool said = verdict_ || wait_for(meeting_.control[0], POLLIN, {});
+  return said && !verdict(deadline_).ok();
 }
 
 // From the first rank of this node. What rank 0 has to say meanwhile comes first.
 Status Rendezvous::share_memory() {
-  const GiveUp give_up = [this] { return deadline_() || wait_for(meeting_.control[0], POLLIN, {}); };
+  const GiveUp give_up = [this] { return deadline_() || refused(); };
   const Fd socket = SPARROW_TRY(enter(connect_unix(node_socket(), give_up), options_.token,
                                       hello_of(options_, Purpose::kMemory), give_up));
   const Frame frame = SPARROW_TRY(receive_frame(socket, kMaxGreeting, give_up));
@@ -195,8 +212,7 @@ Status Rendezvous::serve_memory() {
   listeners.push_back(SPARROW_TRY(listen_unix(node_socket())));
   Door door(std::move(listeners), options_.token, deadline_);
   for (int left = local_world() - 1; left > 0;) {
-    if (wait_for(meeting_.control[0], POLLIN, {})) return Ok{};  // refused: rank 0 knows why
-    if (deadline_()) return Error{Errc::kIo, "not all ranks of this node came"};
+    if (deadline_() || refused()) return Error{Errc::kIo, "not all ranks of this node came"};
     const std::optional<Guest> guest = door.next();
     if (!guest || guest->hello.purpose != Purpose::kMemory) continue;
     if (hand_out_memory(guest->socket).ok()) --left;
@@ -207,9 +223,8 @@ Status Rendezvous::serve_memory() {
 // What rank 0 says is wrong, if it says something: it knows more.
 Error Rendezvous::explain(const Error& error) {
   const auto soon = at_deadline(std::chrono::steady_clock::now() + kRefusalTime);
-  const Result<Frame> frame = receive_frame(meeting_.control[0], kMaxGreeting, soon);
-  if (!frame.ok() || frame->type != FrameType::kRefuse) return error;
-  return {Errc::kInvalidArgument, Unpacker(frame->payload).text()};
+  const Status said = verdict(soon);
+  return said.ok() || !verdict_->ok() ? error : said.error();
 }
 
 Status check(const WorldOptions& options) {

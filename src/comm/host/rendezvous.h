@@ -16,6 +16,7 @@ struct Meeting {
   std::vector<Fd> control;   // by rank: rank 0 has those of all others, they have rank 0's
   std::vector<Fd> messages;  // by node: rank 0 has those of the other nodes' first ranks, they have node 0's
   SharedMemory memory;
+  std::string address;  // where other nodes reach this one
 };
 
 // `memory_bytes`: what the ranks of a node share.

@@ -79,6 +79,7 @@ class Unpacker {
   int small_number();  // fits into an int and is not negative
   std::string text();
   std::span<const std::byte> raw();
+  bool more() const { return good_ && !left_.empty(); }
   // All fields were there, and nothing else was.
   bool complete() const { return good_ && left_.empty(); }
 

@@ -224,6 +224,16 @@ std::string peer_name(const Fd& socket) {
   return strf("{}:{}", host, port);
 }
 
+std::string own_address(const Fd& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  char host[NI_MAXHOST] = "";
+  getnameinfo(reinterpret_cast<const sockaddr*>(&address), length, host, sizeof host, nullptr, 0,
+              NI_NUMERICHOST);
+  return host;
+}
+
 Status send_all(const Fd& socket, std::span<const std::byte> bytes, const GiveUp& give_up) {
   while (!bytes.empty()) {
     const ssize_t n = send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL);

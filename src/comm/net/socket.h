@@ -50,6 +50,8 @@ Result<bool> is_loopback(const std::string& host);
 Fd accept_one(const Fd& listener);
 // "10.0.0.7:41502", "process 4711".
 std::string peer_name(const Fd& socket);
+// The numeric address of this end.
+std::string own_address(const Fd& socket);
 
 Status send_all(const Fd& socket, std::span<const std::byte> bytes, const GiveUp& give_up);
 Status receive_all(const Fd& socket, std::span<std::byte> bytes, const GiveUp& give_up);

@@ -51,38 +51,36 @@ void RankProcesses::signal(int rank, int number) {
   kill(processes_[static_cast<size_t>(rank)].pid, number);
 }
 
-std::vector<std::string> RankProcesses::wait() {
-  std::vector<std::string> lines;
-  for (Process& process : processes_) {
-    std::string line;
-    char buffer[4096];
-    ssize_t n = 1;
-    while (n > 0) {
-      pollfd item{.fd = process.pipe, .events = POLLIN, .revents = 0};
-      if (poll(&item, 1, kHangsMs) == 0) {
-        line = "hangs";
-        kill(process.pid, SIGKILL);
-        break;
-      }
-      n = read(process.pipe, buffer, sizeof buffer);
-      if (n > 0) line.append(buffer, static_cast<size_t>(n));
+std::string RankProcesses::wait(int rank) {
+  Process& process = processes_[static_cast<size_t>(rank)];
+  std::string line;
+  char buffer[4096];
+  ssize_t n = 1;
+  while (n > 0) {
+    pollfd item{.fd = process.pipe, .events = POLLIN, .revents = 0};
+    if (poll(&item, 1, kHangsMs) == 0) {
+      line = "hangs";
+      kill(process.pid, SIGKILL);
+      break;
     }
-    int status = 0;
-    waitpid(process.pid, &status, 0);
-    process.pid = -1;
-    if (line.empty() && WIFSIGNALED(status)) line = strf("killed by signal {}", WTERMSIG(status));
-    if (line.empty() && WIFEXITED(status) && WEXITSTATUS(status) != 0)
-      line = strf("exit code {}", WEXITSTATUS(status));
-    lines.push_back(line);
+    n = read(process.pipe, buffer, sizeof buffer);
+    if (n > 0) line.append(buffer, static_cast<size_t>(n));
   }
-  return lines;
+  int status = 0;
+  waitpid(process.pid, &status, 0);
+  process.pid = -1;
+  if (line.empty() && WIFSIGNALED(status)) line = strf("killed by signal {}", WTERMSIG(status));
+  if (line.empty() && WIFEXITED(status) && WEXITSTATUS(status) != 0)
+    line = strf("exit code {}", WEXITSTATUS(status));
+  return line;
 }
 
 std::string RankProcesses::complaints() {
   std::string all;
-  const std::vector<std::string> lines = wait();
-  for (size_t r = 0; r < lines.size(); ++r)
-    if (!lines[r].empty()) all += strf("rank {}: {}\n", r, lines[r]);
+  for (size_t r = 0; r < processes_.size(); ++r) {
+    const std::string line = wait(static_cast<int>(r));
+    if (!line.empty()) all += strf("rank {}: {}\n", r, line);
+  }
   return all;
 }
 

@@ -21,10 +21,10 @@ class RankProcesses {
   ~RankProcesses();
 
   void signal(int rank, int number);
-  // Waits for the line of each rank; "killed by signal 9" where one has ended without, "hangs" where one has
-  // not ended after a time that no machine needs.
-  std::vector<std::string> wait();
-  // All of those lines, which should be empty.
+  // Waits for a rank's line; "killed by signal 9" where it ended without, "hangs" where it has not ended
+  // after a time that no machine needs. Once for each rank.
+  std::string wait(int rank);
+  // The lines of all ranks that have something to say.
   std::string complaints();
 
  private:
