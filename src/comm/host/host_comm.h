@@ -9,7 +9,7 @@
 
 #include "comm/communicator.h"
 #include "comm/host/peers.h"
-#include "comm/host/shared_memory.h"
+#include "comm/shared/shared_memory.h"
 
 namespace sparrow {
 

@@ -6,7 +6,7 @@
 #include <cstddef>
 
 #include "comm/host/host_comm.h"
-#include "comm/host/ring.h"
+#include "comm/shared/ring.h"
 
 namespace sparrow {
 

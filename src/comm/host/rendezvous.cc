@@ -46,7 +46,7 @@ class Rendezvous {
   std::optional<std::string> gone() const;
   bool all_here() const { return expected_ == 0; }
   std::string missing(const Door& door) const;
-  Error refuse(const std::string& reason);
+  Error refuse(const std::string& reason, Door& door);
   // Others.
   Result<Fd> connect(Purpose purpose);
   Result<Fd> connect_to_node();
@@ -67,6 +67,7 @@ class Rendezvous {
   const GiveUp deadline_;
   Meeting meeting_;
   std::vector<Hello> hellos_;             // rank 0: its own, then those who came for control
+  Fd odd_one_;                            // rank 0: of whoever cannot join
   int expected_ = 0;                      // rank 0: connections that have not come yet
   std::optional<Result<Frame>> verdict_;  // others: what rank 0 said
 };
@@ -84,7 +85,7 @@ Result<Meeting> Rendezvous::host() {
     std::optional<Guest> guest = door.next();
     std::optional<std::string> wrong = guest ? receive(std::move(*guest)) : gone();
     if (!wrong && deadline_()) wrong = missing(door);
-    if (wrong) return refuse(*wrong);
+    if (wrong) return refuse(*wrong, door);
   }
   for (int r = 1; r < world(); ++r)
     SPARROW_TRY(send_frame(meeting_.control[static_cast<size_t>(r)], FrameType::kWorld, {}, deadline_));
@@ -110,7 +111,7 @@ std::optional<std::string> Rendezvous::receive(Guest guest) {
   }
   if (!wrong && (place == nullptr || *place)) wrong = name_of(hello) + " came twice";
   if (wrong) {
-    (void)send_frame(guest.socket, FrameType::kRefuse, Packer().text(*wrong).take(), deadline_).ok();
+    odd_one_ = std::move(guest.socket);
     return wrong;
   }
   *place = std::move(guest.socket);
@@ -142,9 +143,21 @@ std::string Rendezvous::missing(const Door& door) const {
   return turned_away.empty() ? text : strf("{}; turned away: {}", text, turned_away);
 }
 
-Error Rendezvous::refuse(const std::string& reason) {
+// Tells all who are there, and for a moment those who still come: they would wait for nothing.
+Error Rendezvous::refuse(const std::string& reason, Door& door) {
+  const Bytes payload = Packer().text(reason).take();
+  const auto over = at_deadline(std::chrono::steady_clock::now() + kRefusalTime);
+  const auto tell = [&](const Fd& socket) {
+    return send_frame(socket, FrameType::kRefuse, payload, over).ok();
+  };
+  int late = world() - 1;
+  if (odd_one_ && tell(odd_one_)) --late;
   for (const Fd& socket : meeting_.control)
-    if (socket) (void)send_frame(socket, FrameType::kRefuse, Packer().text(reason).take(), deadline_).ok();
+    if (socket && tell(socket)) --late;
+  while (late > 0 && !over() && !deadline_()) {
+    const std::optional<Guest> guest = door.next();
+    if (guest && guest->hello.purpose == Purpose::kControl && tell(guest->socket)) --late;
+  }
   return {Errc::kInvalidArgument, reason};
 }
 

@@ -6,8 +6,8 @@
 
 #include <vector>
 
-#include "comm/host/shared_memory.h"
 #include "comm/net/door.h"
+#include "comm/shared/shared_memory.h"
 #include "comm/world.h"
 
 namespace sparrow {

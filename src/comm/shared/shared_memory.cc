@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/host/shared_memory.h"
+#include "comm/shared/shared_memory.h"
 
 #include <fcntl.h>
 #include <linux/futex.h>

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "comm/control_link.h"
-#include "comm/host/shared_memory.h"
+#include "comm/shared/shared_memory.h"
 
 namespace sparrow {
 

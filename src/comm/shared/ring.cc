@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "comm/host/ring.h"
+#include "comm/shared/ring.h"
 
 #include <algorithm>
 #include <bit>
