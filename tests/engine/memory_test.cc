@@ -135,7 +135,7 @@ TEST(StepLayout, IsDisjointAndEveryStepFits) {
 TEST(GpuMemory, NamesEveryPartOnceAndAddsUp) {
   const GpuStepLimits limits{
       .max_step_tokens = 8192, .max_step_sequences = 256, .max_logits = 256, .max_context = 1048576};
-  const GpuMemory memory = plan_gpu_memory(m3(), {.size = 8}, limits, 132).value();
+  const GpuMemory memory = plan_gpu_memory(m3(), {.tp = 8}, limits, 132).value();
   int64_t sum = 0;
   for (const LedgerRow& row : memory.workspace.rows) {
     EXPECT_GT(row.bytes, 0) << row.name;
@@ -151,7 +151,7 @@ TEST(GpuMemory, NamesEveryPartOnceAndAddsUp) {
 
 TEST(GpuMemory, GrowsWithEachLimit) {
   const auto bytes = [](const GpuStepLimits& limits) {
-    return plan_gpu_memory(m3(), {.size = 8}, limits, 132)->workspace.bytes;
+    return plan_gpu_memory(m3(), {.tp = 8}, limits, 132)->workspace.bytes;
   };
   const GpuStepLimits base{
       .max_step_tokens = 2048, .max_step_sequences = 64, .max_logits = 256, .max_context = 131072};
@@ -183,7 +183,7 @@ TEST(GpuMemory, WhatDoesNotFitIsToldBeforeItIsLoaded) {
 TEST(GpuMemory, LimitsThatTheKernelsDoNotTakeAreNamed) {
   const GpuStepLimits limits{
       .max_step_tokens = 8192, .max_step_sequences = 5000, .max_logits = 256, .max_context = 4096};
-  const auto memory = plan_gpu_memory(m3(), {.size = 8}, limits, 132);
+  const auto memory = plan_gpu_memory(m3(), {.tp = 8}, limits, 132);
   ASSERT_FALSE(memory.ok());
   EXPECT_EQ(memory.error().message, "max_requests must be in [1, 4096], got 5000");
 }
