@@ -11,7 +11,8 @@ namespace sparrow {
 namespace {
 
 SchedulerLimits scheduler_limits(const EngineOptions& options) {
-  return {.max_step_tokens = options.max_step_tokens,
+  return {.groups = options.grid.dp,
+          .max_step_tokens = options.max_step_tokens,
           .max_step_sequences = options.max_step_sequences,
           .max_model_tokens = options.max_model_tokens,
           .prefix_caching = options.prefix_caching};
@@ -220,8 +221,7 @@ bool EngineCore::step(SchedulerTime now) {
   scheduler_.commit(sampled_);
   send_drawn(flight_);
   const auto ended = std::chrono::steady_clock::now();
-  count_step(flight_.num_tokens, flight_.num_sequences,
-             std::chrono::duration<double>(ended - std::exchange(launched_, ended)).count());
+  count_step(flight_, std::chrono::duration<double>(ended - std::exchange(launched_, ended)).count());
   flight_.num_tokens = 0;
   std::swap(flight_, ahead_);
   return true;
@@ -230,13 +230,17 @@ bool EngineCore::step(SchedulerTime now) {
 void EngineCore::launch(const StepPlan& plan, Flight& flight) {
   start_requests(plan);
   runner_->copy_blocks(plan.copies);
-  fill_batch(plan.slices, batch_);
+  fill_batch(plan.slices, batch_, scheduler_.num_groups());
   runner_->run(batch_);
   score_prompts(plan);
   ask_for_draws(plan, flight);
   runner_->start_draws(flight.draws);
   flight.num_tokens = plan.num_tokens;
   flight.num_sequences = static_cast<int>(plan.slices.size());
+  flight.group_tokens = 0;
+  for (int group = 0; group < batch_.num_groups(); ++group)
+    flight.group_tokens = std::max(flight.group_tokens,
+                                   group_begin(batch_, group + 1).token - group_begin(batch_, group).token);
 }
 
 void EngineCore::launch_ahead(const Flight& flight, SchedulerTime now) {
@@ -289,13 +293,15 @@ void EngineCore::deliver() {
   outgoing_.clear();
 }
 
-void EngineCore::count_step(int num_tokens, int num_sequences, double seconds) {
-  if (bound_steps_) budget_.took(seconds, num_tokens, step_tokens_, /*prompts=*/num_tokens > num_sequences);
-  stats_.computed_tokens += num_tokens;
+void EngineCore::count_step(const Flight& flight, double seconds) {
+  if (bound_steps_)
+    budget_.took(seconds, flight.group_tokens, step_tokens_,
+                 /*prompts=*/flight.num_tokens > flight.num_sequences);
+  stats_.computed_tokens += flight.num_tokens;
   ++stats_.steps;
-  stats_.step_sequences += num_sequences;
-  stats_.largest_step_sequences = std::max(stats_.largest_step_sequences, num_sequences);
-  stats_.largest_step_tokens = std::max(stats_.largest_step_tokens, num_tokens);
+  stats_.step_sequences += flight.num_sequences;
+  stats_.largest_step_sequences = std::max(stats_.largest_step_sequences, flight.num_sequences);
+  stats_.largest_step_tokens = std::max(stats_.largest_step_tokens, flight.num_tokens);
   stats_.step_seconds += seconds;
   stats_.last_step_seconds = seconds;
 }
@@ -315,6 +321,7 @@ EngineStats EngineCore::stats() const {
   stats.prefix_tokens_queried = s.prefix_tokens_queried;
   stats.prefix_tokens_hit = s.prefix_tokens_hit;
   stats.preemptions = s.preemptions;
+  stats.groups = s.groups;
   return stats;
 }
 

@@ -90,7 +90,7 @@ class EngineCore {
   struct Flight {
     std::vector<DrawRequest> draws;
     std::vector<Drawn> drawn;
-    int num_tokens = 0, num_sequences = 0;  // 0: there is none
+    int num_tokens = 0, num_sequences = 0, group_tokens = 0;  // 0: there is none; the last: most of a group
   };
 
   struct Outgoing {
@@ -122,14 +122,14 @@ class EngineCore {
   void end_all(ActiveRequest& request, FinishReason reason);
   void leave_queue(const ActiveRequest& request);
   void set_paused(ActiveRequest& request, bool paused);
-  void count_step(int num_tokens, int num_sequences, double seconds);
+  void count_step(const Flight& flight, double seconds);
 
   std::unique_ptr<ModelRunner> runner_;
   const RequestLimits request_limits_;
   const bool run_ahead_, bound_steps_;
   Scheduler scheduler_;
   StepBudget budget_;
-  int step_tokens_ = 0;  // what the running step was given
+  int step_tokens_ = 0;  // what each group was given in the running step
   EngineStats stats_;
   int num_queued_ = 0;
   std::vector<RequestId> left_queue_;

@@ -12,6 +12,7 @@
 #include "base/progress.h"
 #include "base/tensor.h"
 #include "device/exec.h"
+#include "engine/schedule/scheduler_types.h"
 #include "engine/schedule/wait_reason.h"
 #include "model/ledger.h"
 
@@ -42,8 +43,8 @@ struct EngineOptions {
   CpuOptions cpu;
   GpuOptions gpu;
   int64_t max_model_tokens = 0;     // of a prompt and its output together; 0: what the model was made for
-  int max_step_tokens = 512;        // run in one step
-  int max_step_sequences = 256;     // running at the same time
+  int max_step_tokens = 512;        // run in one step, by each data-parallel group
+  int max_step_sequences = 256;     // running at the same time, likewise
   std::optional<bool> bound_steps;  // fewer tokens where a step would take too long; default: EngineInfo's
   bool prefix_caching = true;
   int max_queued_requests = 1024;  // that have not started; more are refused with Errc::kBusy
@@ -62,8 +63,8 @@ struct EngineInfo {
   size_t device_bytes = 0;           // of a GPU in all
   DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;  // of the cache
   size_t cache_bytes = 0;
-  int num_blocks = 0;
-  int64_t cache_tokens = 0;
+  int num_blocks = 0;        // of each data-parallel group
+  int64_t cache_tokens = 0;  // in them
   bool run_ahead = false;    // a step that starts before the ids of the last are known gains time here
   bool bound_steps = false;  // steps can take so long here that people wait for them
   std::vector<std::string> warnings;  // a line each
@@ -85,6 +86,7 @@ struct EngineStats {
   int live_requests = 0;                                 // accepted, not ended
   int queued_requests = 0;                               // those of them of which nothing has run yet
   int blocks_total = 0, blocks_in_use = 0, blocks_cached = 0, blocks_free = 0;
+  std::vector<GroupStats> groups;  // of data-parallel groups; what their totals say here, by group
 
   // Since the start.
   int64_t requests = 0;          // accepted

@@ -65,6 +65,7 @@ class Scheduler {
   const Sequence* find(SequenceId id) const;                     // nullptr: there is none
   std::optional<WaitingInfo> waiting_info(SequenceId id) const;  // nullopt: it does not wait
   SchedulerStats stats() const;
+  int num_groups() const { return limits_.groups; }
   const BlockPool& pool(int group = 0) const { return groups_[group].pool; }
   bool idle() const { return sequences_.empty(); }
 
