@@ -49,8 +49,23 @@ ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std
         name, help, [&engine, read] { return static_cast<double>(read(engine.stats())); }, labels_);
   };
   using Stats = const EngineStats&;
-  gauge("vllm:num_requests_running", "Sequences in the running batch.",
-        [](Stats s) { return s.running_sequences; });
+  // With several data-parallel groups there is one series for each, labelled as vLLM labels its engines.
+  const auto by_group = [&](const char* name, const char* help, auto add, auto read) {
+    const size_t groups = engine.stats().groups.size();
+    for (size_t group = 0; group < groups; ++group) {
+      Metrics::Labels labels = labels_;
+      if (groups > 1) labels.emplace_back("engine", std::to_string(group));
+      const auto read_group = [&engine, group, read] {
+        return static_cast<double>(read(engine.stats().groups[group]));
+      };
+      (metrics.*add)(name, help, read_group, labels);
+    }
+  };
+  using Group = const GroupStats&;
+  constexpr auto kGauge = &Metrics::gauge_from;
+  constexpr auto kCounter = &Metrics::counter_from;
+  by_group("vllm:num_requests_running", "Sequences in the running batch.", kGauge,
+           [](Group g) { return g.running; });
   // A request that the engine has not looked at yet waits as well.
   gauge("vllm:num_requests_waiting", "Sequences waiting to run.",
         [](Stats s) { return std::max(s.waiting_sequences, s.queued_requests); });
@@ -64,14 +79,14 @@ ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std
         },
         labels);
   }
-  gauge("vllm:kv_cache_usage_perc", "Part of the cache's blocks in use, 1 is all.",
-        [](Stats s) { return fraction(s.blocks_in_use, s.blocks_total); });
-  counter("vllm:prefix_cache_queries_total", "Prompt tokens looked for in the prefix cache.",
-          [](Stats s) { return s.prefix_tokens_queried; });
-  counter("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.",
-          [](Stats s) { return s.prefix_tokens_hit; });
-  counter("vllm:num_preemptions_total", "Sequences that lost their blocks and were computed again.",
-          [](Stats s) { return s.preemptions; });
+  by_group("vllm:kv_cache_usage_perc", "Part of the cache's blocks in use, 1 is all.", kGauge,
+           [](Group g) { return fraction(g.blocks_in_use, g.blocks_total); });
+  by_group("vllm:prefix_cache_queries_total", "Prompt tokens looked for in the prefix cache.", kCounter,
+           [](Group g) { return g.prefix_tokens_queried; });
+  by_group("vllm:prefix_cache_hits_total", "Prompt tokens found in the prefix cache.", kCounter,
+           [](Group g) { return g.prefix_tokens_hit; });
+  by_group("vllm:num_preemptions_total", "Sequences that lost their blocks and were computed again.",
+           kCounter, [](Group g) { return g.preemptions; });
   counter("vllm:prompt_tokens_total", "Prompt tokens of accepted requests.",
           [](Stats s) { return s.prompt_tokens; });
   counter("vllm:generation_tokens_total", "Tokens generated.", [](Stats s) { return s.generated_tokens; });
@@ -79,9 +94,10 @@ ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std
           [](Stats s) { return s.computed_tokens; });
   counter("sparrow:steps_total", "Steps of the engine.", [](Stats s) { return s.steps; });
   counter("sparrow:step_seconds_total", "Time in steps.", [](Stats s) { return s.step_seconds; });
-  gauge("sparrow:blocks_cached", "Blocks that nobody uses and whose prefix is known.",
-        [](Stats s) { return s.blocks_cached; });
-  gauge("sparrow:blocks_free", "Blocks with nothing in them.", [](Stats s) { return s.blocks_free; });
+  by_group("sparrow:blocks_cached", "Blocks that nobody uses and whose prefix is known.", kGauge,
+           [](Group g) { return g.blocks_cached; });
+  by_group("sparrow:blocks_free", "Blocks with nothing in them.", kGauge,
+           [](Group g) { return g.blocks_free; });
   const EngineStats now = engine.stats();
   metrics
       .gauge("vllm:cache_config_info", "The cache's configuration.",
