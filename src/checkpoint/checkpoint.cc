@@ -267,7 +267,7 @@ Status read_through(const Shards& shards, const std::vector<TensorRow>& rows,
   std::vector<const TensorRow*> checked;
   for (const TensorRow& row : rows) {
     const bool has_nans =
-        row.piece == TensorPiece::kScales ||
+        (options.check_scales && row.piece == TensorPiece::kScales) ||
         (reads_all && row.piece == TensorPiece::kValues && row.format == MatrixFormat::kMxfp8);
     if (!has_nans) continue;
     checked.push_back(&row);

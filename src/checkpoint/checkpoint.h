@@ -22,6 +22,8 @@ struct CheckpointOptions {
   // Bring the pages into memory now rather than at first use. Skipped where the files are larger than the
   // memory.
   bool prefault = true;
+  // Look for scales that are no numbers. A GPU does so when it takes them in: no page is read twice.
+  bool check_scales = true;
   ProgressFn progress;    // bytes read, bytes in all
   std::string overrides;  // JSON to lay over config.json; empty: none
 };

@@ -139,7 +139,9 @@ Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadO
   ProgressBar bar(strf("{} {}", dummy ? "random weights for" : "loading", dir.filename().string()),
                   ProgressBar::Unit::kBytes);
   // What goes to a GPU is read once, on its way there.
-  const CheckpointOptions from{.prefault = device_of(options) == Device::kCpu,
+  const bool is_cpu = device_of(options) == Device::kCpu;
+  const CheckpointOptions from{.prefault = is_cpu,
+                               .check_scales = is_cpu,
                                .progress = bar.callback(),
                                .overrides = options.hf_overrides};
   // A GPU makes its random weights itself.

@@ -14,6 +14,7 @@
 #include "device/exec.h"
 #include "engine/schedule/scheduler_types.h"
 #include "engine/schedule/wait_reason.h"
+#include "model/file_walk.h"
 #include "model/ledger.h"
 
 namespace sparrow {
@@ -34,6 +35,7 @@ struct GpuOptions {
   bool batch_invariant = false;        // outputs depend, to the bit, on their request alone; slower
   std::optional<uint64_t> dummy_seed;  // random weights made on the device; the checkpoint's are not read
   ProgressFn progress;                 // bytes of weights on the device, bytes in all
+  LoadOrder load_order;                // of the checkpoint's files
 };
 
 struct EngineOptions {

@@ -33,7 +33,7 @@ ModelConfig m3(int layers, QuantFormat quant = QuantFormat::kNone) {
 struct Shape {
   const char* name;
   ModelConfig config;
-  int ranks;
+  Grid grid;
   DType kv_dtype, index_dtype;
   int64_t context;
   int tokens, sequences;
@@ -43,23 +43,31 @@ std::vector<Shape> shapes() {
   const ModelConfig small =
       parse_config(synthetic_config("small", MatrixFormat::kBF16).value().config_json, "").value();
   constexpr DType kBf16 = DType::kBF16, kFp8 = DType::kF8E4M3;
-  return {{"small, one rank", small, 1, kBf16, kBf16, 32768, 512, 16},
-          {"M3's rank of eight, bf16", m3(60), 8, kBf16, kBf16, 131072, 8192, 256},
-          {"fp8 K and V", m3(5), 8, kFp8, kBf16, 131072, 8192, 64},
-          {"fp8 K and V, rank of four", m3(5), 4, kFp8, kBf16, 32768, 2048, 64},
-          {"fp8 index keys", m3(5), 8, kBf16, kFp8, 131072, 8192, 64},
-          {"all of the cache fp8, rank of four", m3(5), 4, kFp8, kFp8, 32768, 2048, 64},
-          {"long context", m3(5), 8, kBf16, kBf16, 1048576, 8192, 256},
-          {"MXFP8, rank of four", m3(60, QuantFormat::kMxfp8), 4, kBf16, kBf16, 131072, 8192, 256},
-          {"MXFP4, rank of eight", m3(60, QuantFormat::kMxfp4), 8, kBf16, kBf16, 131072, 8192, 256},
-          {"MXFP8, one rank", m3(4, QuantFormat::kMxfp8), 1, kBf16, kBf16, 32768, 2048, 64}};
+  return {{"small, one rank", small, {}, kBf16, kBf16, 32768, 512, 16},
+          {"M3's rank of eight, bf16", m3(60), {.tp = 8}, kBf16, kBf16, 131072, 8192, 256},
+          {"fp8 K and V", m3(5), {.tp = 8}, kFp8, kBf16, 131072, 8192, 64},
+          {"fp8 K and V, rank of four", m3(5), {.tp = 4}, kFp8, kBf16, 32768, 2048, 64},
+          {"fp8 index keys", m3(5), {.tp = 8}, kBf16, kFp8, 131072, 8192, 64},
+          {"all of the cache fp8, rank of four", m3(5), {.tp = 4}, kFp8, kFp8, 32768, 2048, 64},
+          {"long context", m3(5), {.tp = 8}, kBf16, kBf16, 1048576, 8192, 256},
+          {"MXFP8, rank of four", m3(60, QuantFormat::kMxfp8), {.tp = 4}, kBf16, kBf16, 131072, 8192, 256},
+          {"MXFP4, rank of eight", m3(60, QuantFormat::kMxfp4), {.tp = 8}, kBf16, kBf16, 131072, 8192, 256},
+          {"MXFP8, two groups",
+           m3(5, QuantFormat::kMxfp8),
+           {.tp = 4, .dp = 2, .rank = 6},
+           kBf16,
+           kBf16,
+           131072,
+           8192,
+           256},
+          {"MXFP8, one rank", m3(4, QuantFormat::kMxfp8), {}, kBf16, kBf16, 32768, 2048, 64}};
 }
 
 TEST(CudaMemory, IsTakenAsItIsPlanned) {
   const DeviceInfo device = use_device(0).value();
   for (const Shape& shape : shapes()) {
     SCOPED_TRACE(shape.name);
-    const Grid grid{.tp = shape.ranks};
+    const Grid& grid = shape.grid;
     const GpuStepLimits limits{.max_step_tokens = shape.tokens,
                                .max_step_sequences = shape.sequences,
                                .max_logits = max_logit_rows(shape.tokens, shape.sequences),

@@ -84,8 +84,10 @@ Status Rank::take_memory(const Weights& weights) {
                              .batch_invariant = gpu.batch_invariant};
   planned_ = SPARROW_TRY(plan_gpu_memory(config_, grid, limits, device_.num_sms));
   SPARROW_TRY(check_fits(planned_, static_cast<int64_t>(device_.free_bytes), device_.name));
-  weights_ = gpu.dummy_seed ? SPARROW_TRY(dummy_device_weights(config_, grid, *gpu.dummy_seed))
-                            : SPARROW_TRY(load_device_weights(config_, grid, weights, gpu.progress));
+  weights_ =
+      gpu.dummy_seed
+          ? SPARROW_TRY(dummy_device_weights(config_, grid, *gpu.dummy_seed))
+          : SPARROW_TRY(load_device_weights(config_, grid, weights, gpu.progress, {.order = gpu.load_order}));
   model_ = SPARROW_TRY(CudaTextModel::create(config_, weights_, limits));
   model_->tune(stream_.get());
   upload_ =

@@ -13,6 +13,7 @@
 #include "checkpoint/weights.h"
 #include "config/config.h"
 #include "device/cuda/memory.h"
+#include "model/file_walk.h"
 #include "model/sharding.h"
 #include "ops/cuda/device_matrix.h"
 
@@ -62,10 +63,12 @@ struct DeviceLoadOptions {
   // sent (two each of 2, 4, 8 and 16 MiB: 42, 46, 46 and 38 of its 55 GB/s).
   size_t buffer_bytes = size_t{4} << 20;
   int buffers_per_thread = 2;
+  LoadOrder order;  // of the files, and how ranks of a node stay together in it
 };
 
-// Reads this rank's part of every tensor once, in the order it lies in the files, straight to its place.
-// Blocks until the weights are on the GPU. Progress counts bytes read from the checkpoint.
+// Reads this rank's part of every tensor once, in the order it lies in the files, straight to its place;
+// files that have no part of it are left alone. Blocks until the weights are on the GPU. Progress counts
+// bytes read from the checkpoint.
 Result<DeviceWeights> load_device_weights(const ModelConfig& config, const Grid& grid, const Weights& mapped,
                                           const ProgressFn& progress = {},
                                           const DeviceLoadOptions& options = {});

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/math.h"
@@ -28,6 +29,7 @@ struct Source {
   const std::byte* values;
   const std::byte* scales;  // nullptr unless the values are MXFP8 or MXFP4
   MatrixFormat format;
+  int file = FileWalk::kNoFile;  // that has the values
 
   Source(const DevicePart& part, const ops::Weight& weight)
       : part(&part),
@@ -157,15 +159,18 @@ struct Lane {
   }
 };
 
-std::vector<Source> find_sources(std::span<const DevicePart> parts, const Weights& weights) {
+std::vector<Source> find_sources(std::span<const DevicePart> parts, const Weights& weights,
+                                 const FileWalk& walk) {
   std::vector<Source> sources;
   for (const DevicePart& part : parts) {
     const TensorRow& tensor = part.tensor;
     sources.emplace_back(part, find_weight(weights, tensor.role, tensor.layer, tensor.expert));
+    sources.back().file = walk.file_of(sources.back().values);
   }
   // As they lie in the files: a disk reads ahead.
-  std::sort(sources.begin(), sources.end(),
-            [](const Source& a, const Source& b) { return a.values < b.values; });
+  std::sort(sources.begin(), sources.end(), [](const Source& a, const Source& b) {
+    return std::pair(a.file, a.values) < std::pair(b.file, b.values);
+  });
   return sources;
 }
 
@@ -197,13 +202,16 @@ PackTarget pack_target(const DevicePart& part, std::byte* memory, int64_t first_
 
 Status copy_parts(std::span<const DevicePart> parts, const Weights& weights, std::byte* memory,
                   const ProgressFn& progress, const DeviceLoadOptions& options) {
-  const std::vector<Source> sources = find_sources(parts, weights);
+  FileWalk walk(options.order);
+  const std::vector<Source> sources = find_sources(parts, weights, walk);
   size_t total = 0, buffer_bytes = options.buffer_bytes;
   for (const Source& source : sources) {
     total += static_cast<size_t>(source.part->num_rows) * source.row_bytes();
     buffer_bytes = std::max(buffer_bytes, source.row_bytes() + kScaleAlignment);
   }
   const std::vector<Chunk> chunks = cut_into_chunks(sources, buffer_bytes);
+  for (const Chunk& chunk : chunks) walk.expect(chunk.source->file);
+  walk.start();
   Faults faults = SPARROW_TRY(Faults::create());
   int device = 0;
   SPARROW_CUDA(cudaGetDevice(&device));
@@ -213,16 +221,19 @@ Status copy_parts(std::span<const DevicePart> parts, const Weights& weights, std
   ThreadPool pool(options.threads > 0 ? options.threads : std::min(ThreadPool::default_size(), kMaxThreads));
   pool.run([&](int worker) {
     SPARROW_CUDA(cudaSetDevice(device));
+    const auto fail = [&](const Error& error) {
+      const std::lock_guard lock(mutex);
+      failure = error;
+      next = chunks.size();
+    };
     // Locking pages takes its time: the first thread to be ready starts.
     auto lane = Lane::create(buffer_bytes, options.buffers_per_thread);
-    if (!lane.ok()) {
-      const std::lock_guard lock(mutex);
-      failure = lane.error();
-      next = chunks.size();
-      return;
-    }
+    if (!lane.ok()) return fail(lane.error());
     for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks.size();) {
+      const int file = chunks[i].source->file;
+      if (const Status begun = walk.begin(file); !begun.ok()) return fail(begun.error());
       lane->send(chunks[i], faults.of(static_cast<size_t>(chunks[i].source - sources.data())), memory);
+      walk.end(file);
       const size_t bytes = chunks[i].values_bytes() + chunks[i].scales_bytes();
       const size_t now = done.fetch_add(bytes, std::memory_order_relaxed) + bytes;
       if (worker == 0 && progress) progress(now, total);
