@@ -14,8 +14,8 @@
 #include "device/exec.h"
 #include "engine/schedule/scheduler_types.h"
 #include "engine/schedule/wait_reason.h"
-#include "model/file_walk.h"
 #include "model/ledger.h"
+#include "model/load/file_walk.h"
 
 namespace sparrow {
 

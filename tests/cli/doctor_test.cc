@@ -168,5 +168,20 @@ TEST(Doctor, FailsAModelThatCannotBeServed) {
   EXPECT_EQ(model.about("model").level, Level::kFail);
 }
 
+TEST(Doctor, SaysHowTheGpusCouldShareTheModel) {
+  const SyntheticConfig texts = synthetic_config("m3-mxfp8").value();
+  const ModelConfig m3 = parse_config(texts.config_json, texts.generation_config_json).value();
+  constexpr int64_t kH200 = int64_t{139} << 30;
+  const Finding eight = examine_grids(m3, 8, kH200);
+  EXPECT_EQ(eight.level, Finding::Level::kOk);
+  EXPECT_THAT(eight.text,
+              ::testing::MatchesRegex("TP8: [0-9,]+ tokens in the cache; TP4 x DP2: [0-9,]+ tokens.*"));
+  const Finding two = examine_grids(m3, 2, kH200);
+  EXPECT_EQ(two.level, Finding::Level::kWarn);
+  EXPECT_EQ(two.text, "TP2: does not fit");
+  EXPECT_THAT(two.next, ::testing::HasSubstr("--gpus 2"));
+  EXPECT_THAT(examine_grids(m3, 3, kH200).text, ::testing::HasSubstr("4 GPUs: TP4"));
+}
+
 }  // namespace
 }  // namespace sparrow::cli

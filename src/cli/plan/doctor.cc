@@ -85,6 +85,32 @@ Finding examine_fit(const ModelConfig& config) {
           "sparrow plan shows what it takes, on GPUs as well"};
 }
 
+}  // namespace
+
+Finding examine_grids(const ModelConfig& config, int gpus, int64_t gpu_bytes) {
+  Finding finding{Level::kOk, "on its GPUs", ""};
+  bool fits = false;
+  for (const Grid& grid : supported_grids(config, gpus)) {
+    const auto plan =
+        make_memory_plan(config, {.gpus = gpus, .grid = grid, .gpu = strf("{}M", gpu_bytes >> 20)});
+    finding.text += strf("{}{}: ", finding.text.empty() ? "" : "; ", describe(grid));
+    if (!plan.ok())
+      finding.text += plan.error().message;
+    else if (!plan->fits)
+      finding.text += "does not fit";
+    else
+      finding.text += strf("{} tokens in the cache", grouped(grid.dp * plan->cache_tokens()));
+    fits = fits || (plan.ok() && plan->fits);
+  }
+  if (finding.text.empty()) finding.text = validate(config, {.tp = gpus}).error().message;
+  if (fits) return finding;
+  finding.level = Level::kWarn;
+  finding.next = strf("sparrow plan MODEL --gpus {} shows what it takes, and what would fit", gpus);
+  return finding;
+}
+
+namespace {
+
 void print(const std::vector<Finding>& findings) {
   constexpr int kTopicWidth = 15;
   for (const Finding& f : findings) {
@@ -130,6 +156,8 @@ std::vector<Finding> examine_model(const DoctorOptions& options) {
   findings.push_back(examine_weights(options));
   for (Finding& f : examine_text(options.model, config.value())) findings.push_back(std::move(f));
   findings.push_back(examine_fit(config.value()));
+  if (const GpuCount count = count_gpus(); count.gpus > 0)
+    findings.push_back(examine_grids(config.value(), count.gpus, count.bytes));
   return findings;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "config/config.h"
 
 namespace sparrow::cli {
 
@@ -38,5 +39,14 @@ std::vector<Finding> examine_machine(const std::filesystem::path& root);
 std::vector<Finding> examine_gpus(const std::filesystem::path& root);
 Finding examine_port(const std::string& host, int port);
 std::vector<Finding> examine_model(const DoctorOptions& options);
+// How so many GPUs, each of that size, could share the model.
+Finding examine_grids(const ModelConfig& config, int gpus, int64_t gpu_bytes);
+
+// GPUs of this machine, and the memory of the smallest.
+struct GpuCount {
+  int gpus = 0;
+  int64_t bytes = 0;
+};
+GpuCount count_gpus();
 
 }  // namespace sparrow::cli

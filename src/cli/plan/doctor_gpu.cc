@@ -2,6 +2,7 @@
 // What the doctor finds out about GPUs: the driver is asked if there is one, and nothing is linked for it.
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 
@@ -86,6 +87,15 @@ Finding examine_gpu(size_t index, const Gpu& gpu) {
 }
 
 }  // namespace
+
+GpuCount count_gpus() {
+  GpuCount count;
+  const std::optional<Driver> driver = DriverLibrary().ask();
+  if (!driver) return count;
+  for (const Gpu& gpu : driver->gpus)
+    count.bytes = count.gpus++ == 0 ? gpu.bytes : std::min(count.bytes, gpu.bytes);
+  return count;
+}
 
 std::vector<Finding> examine_gpus(const std::filesystem::path& root) {
   std::vector<Finding> findings;

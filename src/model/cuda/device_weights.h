@@ -13,7 +13,7 @@
 #include "checkpoint/weights.h"
 #include "config/config.h"
 #include "device/cuda/memory.h"
-#include "model/file_walk.h"
+#include "model/load/file_walk.h"
 #include "model/sharding.h"
 #include "ops/cuda/device_matrix.h"
 

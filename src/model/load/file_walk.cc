@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/file_walk.h"
+#include "model/load/file_walk.h"
 
 #include <utility>
 
