@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Any bytes as what another rank sends: frames, whatever pieces they come in, and what is in them.
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -23,7 +24,7 @@ std::vector<Bytes> frames(std::span<const std::byte> stream, size_t piece) {
     parser.add(stream.first(n));
     stream = stream.subspan(n);
     for (;;) {
-      const auto frame = parser.next();
+      auto frame = parser.next();
       if (!frame.ok()) {
         SPARROW_CHECK(!frame.error().message.empty());
         found.emplace_back(1);

@@ -71,7 +71,7 @@ std::string messages(World& world, int count) {
   return "";
 }
 
-constexpr int kCalls = 40;
+constexpr int kCalls = 25;
 
 // What ThreadComm makes of the same cases.
 uint64_t hash_between_threads(int size) {
@@ -96,7 +96,7 @@ std::string everything(const WorldOptions& options, const std::map<int, uint64_t
   if (!joined.ok()) return joined.error().message;
   World& world = **joined;
   std::string wrong = exchange(world);
-  if (wrong.empty()) wrong = messages(world, 100);
+  if (wrong.empty()) wrong = messages(world, 60);
   const RankComms comms = world.comms();
   for (Communicator* comm : {comms.group.get(), comms.across.get(), comms.world.get()}) {
     if (!wrong.empty()) return wrong;

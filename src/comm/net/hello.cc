@@ -9,6 +9,11 @@
 #include "base/strf.h"
 
 namespace sparrow {
+namespace {
+
+constexpr int kMaxSide = 1 << 15;  // of a grid: its ranks can be counted
+
+}  // namespace
 
 Hello hello_of(const WorldOptions& options, Purpose purpose) {
   std::array<char, HOST_NAME_MAX + 1> host{};
@@ -56,7 +61,8 @@ Result<Hello> unpack_hello(std::span<const std::byte> bytes) {
   hello.share_gpu = in.number() != 0;
   const bool known =
       purpose >= static_cast<int>(Purpose::kControl) && purpose <= static_cast<int>(Purpose::kCollective);
-  if (!in.complete() || !known || hello.local_world < 1)
+  const auto sane = [](int size) { return size >= 1 && size <= kMaxSide; };
+  if (!in.complete() || !known || !sane(hello.grid.tp) || !sane(hello.grid.dp) || !sane(hello.local_world))
     return Error{Errc::kCorrupt, "a greeting that is none"};
   hello.purpose = static_cast<Purpose>(purpose);
   return hello;
