@@ -87,6 +87,7 @@ void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, u
                .columns = shape.hidden,
                .out_rows = 2 * shape.inter,
                .out_columns = shape.inter,
+               .next_may_start = tokens != Tokens::kHeld,
                .alpha = args.alpha,
                .limit = args.limit,
                .beta = args.beta};

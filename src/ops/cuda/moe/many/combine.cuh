@@ -37,13 +37,15 @@ static __global__ void __launch_bounds__(Combine::kThreads)
   __shared__ int32_t places[Combine::kMaxTopK];
   __shared__ float factors[Combine::kMaxTopK];
   const int64_t row = blockIdx.x;
-  hopper::wait_for_previous_kernel();
+  // The routing is older than the second product, which starts only after the first one has waited for it.
   if (threadIdx.x < p.top_k) {
     // Instead of one that is not there, none of the shared expert.
     const int place = p.place_of[row * p.top_k + threadIdx.x];
     places[threadIdx.x] = place < 0 ? p.rows * p.top_k + static_cast<int>(row) : place;
     factors[threadIdx.x] = place < 0 ? 0 : p.weights[row * p.top_k + threadIdx.x] * p.scaling;
   }
+  hopper::wait_for_previous_kernel();
+  hopper::let_next_kernel_start();
   __syncthreads();
   for (int c = threadIdx.x * 8; c < p.hidden; c += Combine::kThreads * 8) {
     float sum[8] = {};

@@ -23,6 +23,7 @@ struct TileParams {
   const int32_t* num_shares = nullptr;
   __nv_bfloat16* out = nullptr;  // [places, out_columns]
   int columns = 0, out_rows = 0, out_columns = 0;
+  bool next_may_start = false;  // while this kernel runs
   float alpha = 0, limit = 0, beta = 0;
 };
 

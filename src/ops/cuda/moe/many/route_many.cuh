@@ -109,6 +109,7 @@ static __global__ void __cluster_dims__(RouteMany::kCluster, 1, 1) __launch_boun
     route_many_kernel(const __grid_constant__ RouteManyParams p) {
   __shared__ RouteMany::Smem smem;
   const int thread = threadIdx.x, pairs = p.rows * p.top_k;
+  hopper::let_next_kernel_start();
   if (thread < RouteMany::kMaxExperts) smem.count[thread] = 0;
   __syncthreads();
   hopper::wait_for_previous_kernel();

@@ -101,8 +101,19 @@ __device__ __forceinline__ void load_weights(const TileParams& p, void* to, uint
     hopper::tma_load_2d(to, &p.w, full, column, row);
 }
 
+// Asks for the weights of a stage: one thread.
 template <typename T>
-__device__ __forceinline__ void tile_produce(const TileParams& p, typename T::Smem& smem) {
+__device__ __forceinline__ void tile_load_weights(const TileParams& p, typename T::Smem& smem,
+                                                  const TileWork& work, int k, int stage) {
+  uint64_t* full = &smem.full[stage];
+  const int row = work.share.expert * p.out_rows + work.first_row, boxes = work.rows / T::kHalf;
+  hopper::mbarrier_arrive_expect(full, boxes * T::kBoxBytes);
+  for (int b = 0; b < boxes; ++b) load_weights<T::kFormat>(p, smem.w[stage][b], full, k, row + b * T::kHalf);
+}
+
+// First product: all threads gather tokens, the first one asks for weights, too.
+template <typename T>
+__device__ __forceinline__ void tile_produce_gathered(const TileParams& p, typename T::Smem& smem) {
   constexpr int kCopies = T::kTokens / T::kStep;
   const int thread = threadIdx.x % T::kGroup, chunk = thread % 8;
   const uint32_t x = hopper::smem_address(smem.x[0]) + thread / 8 * 128 + ((chunk ^ (thread / 8 % 8)) << 4);
@@ -111,41 +122,63 @@ __device__ __forceinline__ void tile_produce(const TileParams& p, typename T::Sm
   for (int item = blockIdx.x; item < list.items; item += gridDim.x) {
     const TileWork work = list(p, item);
     if (work.first_row >= p.out_rows) continue;
-    const int w_row = work.share.expert * p.out_rows + work.first_row;
     const int steps = (work.share.count + T::kStep - 1) / T::kStep;
     uint32_t source[kCopies];  // in chunks of 16 bytes
-    if constexpr (T::kFirst) {
-      // Places past the share repeat its last row: their columns are never stored.
+                               // Places past the share repeat its last row: their columns are never stored.
 #pragma unroll
-      for (int i = 0; i < kCopies; ++i) {
-        const int place = work.share.first + min(i * T::kStep + thread / 8, work.share.count - 1);
-        source[i] = static_cast<uint32_t>(p.row_at[place]) * (p.columns / 8) + chunk;
-      }
+    for (int i = 0; i < kCopies; ++i) {
+      const int place = work.share.first + min(i * T::kStep + thread / 8, work.share.count - 1);
+      source[i] = static_cast<uint32_t>(p.row_at[place]) * (p.columns / 8) + chunk;
     }
     for (int k = 0; k < p.columns; k += T::kDepth) {
-      uint64_t* full = &smem.full[stage];
-      if (T::kFirst || thread == 0) hopper::mbarrier_wait(&smem.empty[stage], parity);
-      if (thread == 0) {
-        constexpr int kTokenBoxBytes = T::kStep * T::kDepth * 2;
-        const int boxes = work.rows / T::kHalf;
-        hopper::mbarrier_arrive_expect(full, boxes * T::kBoxBytes + (T::kFirst ? 0 : steps * kTokenBoxBytes));
-        for (int b = 0; b < boxes; ++b)
-          load_weights<T::kFormat>(p, smem.w[stage][b], full, k, w_row + b * T::kHalf);
-        if constexpr (!T::kFirst)
-          for (int b = 0; b < steps; ++b)
-            hopper::tma_load_2d(smem.x[stage] + b * kTokenBoxBytes, &p.tokens, full, k,
-                                work.share.first + b * T::kStep);
-      }
-      if constexpr (T::kFirst) {
-        const auto* chunks = reinterpret_cast<const uint4*>(p.x) + k / 8;
+      hopper::mbarrier_wait(&smem.empty[stage], parity);
+      if (thread == 0) tile_load_weights<T>(p, smem, work, k, stage);
+      const auto* chunks = reinterpret_cast<const uint4*>(p.x) + k / 8;
 #pragma unroll
-        for (int i = 0; i < kCopies; ++i)
-          if (i < steps) hopper::copy_16(x + stage * T::kTokenBytes + i * 2048, chunks + source[i]);
-        hopper::mbarrier_arrive_after_copies(full);
+      for (int i = 0; i < kCopies; ++i)
+        if (i < steps) hopper::copy_16(x + stage * T::kTokenBytes + i * 2048, chunks + source[i]);
+      hopper::mbarrier_arrive_after_copies(&smem.full[stage]);
+      if (++stage == T::kStages) stage = 0, parity ^= 1;
+    }
+  }
+}
+
+// Second product: one thread asks for weights, another one for hidden rows, once the first product is over.
+// Weights depend on the routing alone, so the first ones come while it drains.
+template <typename T, bool kWeights>
+__device__ __forceinline__ void tile_produce_sorted(const TileParams& p, typename T::Smem& smem) {
+  constexpr int kBoxBytes = T::kStep * T::kDepth * 2;
+  if (!kWeights) hopper::wait_for_previous_kernel();
+  const TileList<T> list(p);
+  int stage = 0, parity = 1;
+  for (int item = blockIdx.x; item < list.items; item += gridDim.x) {
+    const TileWork work = list(p, item);
+    if (work.first_row >= p.out_rows) continue;
+    const int boxes = (work.share.count + T::kStep - 1) / T::kStep;
+    for (int k = 0; k < p.columns; k += T::kDepth) {
+      hopper::mbarrier_wait(&smem.empty[stage], parity);
+      if constexpr (kWeights) {
+        tile_load_weights<T>(p, smem, work, k, stage);
+      } else {
+        hopper::mbarrier_arrive_expect(&smem.full[stage], boxes * kBoxBytes);
+        for (int b = 0; b < boxes; ++b)
+          hopper::tma_load_2d(smem.x[stage] + b * kBoxBytes, &p.tokens, &smem.full[stage], k,
+                              work.share.first + b * T::kStep);
       }
       if (++stage == T::kStages) stage = 0, parity ^= 1;
     }
   }
+}
+
+template <typename T>
+__device__ __forceinline__ void tile_produce(const TileParams& p, typename T::Smem& smem) {
+  const int thread = threadIdx.x % T::kGroup;
+  if constexpr (T::kFirst)
+    tile_produce_gathered<T>(p, smem);
+  else if (thread == 0)
+    tile_produce_sorted<T, true>(p, smem);
+  else if (thread == 32)
+    tile_produce_sorted<T, false>(p, smem);
 }
 
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
@@ -255,13 +288,15 @@ __global__ void __launch_bounds__(T::kThreads, 1) tile_kernel(const __grid_const
   if (threadIdx.x == 0) {
     hopper::prefetch_tensor_map(&p.w);
     for (int s = 0; s < T::kStages; ++s) {
-      hopper::mbarrier_init(&smem.full[s], T::kFirst ? 1 + T::kGroup : 1);
+      hopper::mbarrier_init(&smem.full[s], T::kFirst ? 1 + T::kGroup : 2);
       hopper::mbarrier_init(&smem.empty[s], 8);
     }
     hopper::mbarrier_init_fence();
   }
   __syncthreads();
-  hopper::wait_for_previous_kernel();
+  if constexpr (T::kFirst) hopper::wait_for_previous_kernel();
+  // Not before the wait: the second product reads the routing as soon as it starts, and so does the sum.
+  if (p.next_may_start) hopper::let_next_kernel_start();
   if (threadIdx.x / T::kGroup == 2) {
     hopper::shrink_registers<T::kProducerRegisters>();
     tile_produce<T>(p, smem);
