@@ -6,6 +6,7 @@
 #include "ops/cuda/linear_small.h"
 #include "ops/cuda/moe/few/down_cells.cuh"
 #include "ops/cuda/moe/few/down_few.cuh"
+#include "ops/cuda/moe/few/gate_up_cells.cuh"
 #include "ops/cuda/moe/launch_few.h"
 #include "ops/cuda/moe/stream_launch.cuh"
 #include "sm90/launch.cuh"
@@ -43,6 +44,33 @@ int max_gate_up_units(const MoeShape& shape, int rows) {
   return shares * (round_up(2 * shape.inter, T::kRows) / T::kRows);
 }
 
+// Whether the rows of any share fit beside the ring.
+template <typename T>
+constexpr bool gate_up_rows_fit(int hidden) {
+  return hopper::smem_share(1) - T::kRowsOffset >= T::Route::kTokens * T::row_bytes(hidden);
+}
+
+template <typename T>
+void launch_gate_up_tiles(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
+  constexpr int kSmemBytes = hopper::smem_share(1);
+  const GateUpCellsParams p{.cells = args.gate_up.cells(),
+                            .x = args.x,
+                            .ids = args.ids,
+                            .out = hidden_rows(args),
+                            .layout = hidden_layout(shape, args),
+                            .rows = args.rows,
+                            .hidden = shape.hidden,
+                            .inter = shape.inter,
+                            .num_experts = shape.num_experts,
+                            .top_k = shape.top_k,
+                            .held_rows = (kSmemBytes - T::kRowsOffset) / T::row_bytes(shape.hidden),
+                            .alpha = args.alpha,
+                            .limit = args.limit,
+                            .beta = args.beta};
+  SPARROW_CUDA(hopper::launch_dependent(gate_up_cells_kernel<T>, {dim3(num_sms()), T::kThreads, kSmemBytes},
+                                        stream, p));
+}
+
 template <MatrixFormat kFormat>
 void launch_gate_up_cells(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
   constexpr StreamJob kJob = StreamJob::kRoutedGateUp;
@@ -51,10 +79,14 @@ void launch_gate_up_cells(const MoeShape& shape, const MoeArgs& args, cudaStream
                           max_gate_up_units<T>(shape, args.rows), stream);
   };
   // Tokens come from the L2 once for every unit, so units are tall, but for rows so few that SMs would idle.
+  using Tiles = GateUpCells<kFormat, kFormat == MatrixFormat::kMxfp8 ? 8 : 16, 6>;
+  static_assert(gate_up_rows_fit<Tiles>(6144));
   if (args.rows <= 4)
     run.template operator()<CellStreamTraits<kFormat, kJob, 8, 1, 1, 8, 16, 2>>();
   else if (args.rows <= 8)
     run.template operator()<CellStreamTraits<kFormat, kJob, 8, 2, 1, 8, 16, 2>>();
+  else if (gate_up_rows_fit<Tiles>(shape.hidden))
+    launch_gate_up_tiles<Tiles>(shape, args, stream);
   else
     run.template operator()<CellStreamTraits<kFormat, kJob, 16, 2, 1, 8, 16, 2>>();
 }

@@ -75,10 +75,11 @@ INSTANTIATE_TEST_SUITE_P(Formats, CellsFewTest,
                          });
 
 constexpr MoeShape kNarrow{320, 64, 7, 3}, kOddWidth{320, 704, 7, 3}, kWide{256, 3072, 4, 2},
-    kLong{6144, 128, 5, 4}, kRagged{4288, 448, 3, 2};  // whose last slab is cut
+    kLong{6144, 128, 5, 4}, kRagged{4288, 448, 3, 2},  // whose last slab is cut
+    kMany{320, 64, 250, 4};                            // CTAs have runs of three experts
 
 TEST_P(CellsFewTest, ExpertsAgreeWithTheReference) {
-  for (const MoeShape& shape : {kNarrow, kOdd, kOddWidth, kWide, kLong, kRagged}) {
+  for (const MoeShape& shape : {kNarrow, kOdd, kOddWidth, kWide, kLong, kRagged, kMany}) {
     CellLayer layer(shape, 64, GetParam().gate_up, GetParam().down);
     for (const Routing routing : {Routing::kRandom, Routing::kOneExpert}) {
       layer.set_inputs(5, routing);
@@ -90,7 +91,7 @@ TEST_P(CellsFewTest, ExpertsAgreeWithTheReference) {
 }
 
 TEST_P(CellsFewTest, ARowHasTheSameBitsAloneAndInCompany) {
-  for (const MoeShape& shape : {kOdd, kOddWidth, kWide, kLong}) {
+  for (const MoeShape& shape : {kOdd, kOddWidth, kWide, kLong, kMany}) {
     CellLayer layer(shape, 64, GetParam().gate_up, GetParam().down);
     const auto want = layer.run_cells(64);
     for (const int rows : {3, 4, 5, 8, 9, 16, 40, 64})

@@ -135,9 +135,9 @@ struct RouteFewArgs {
   int rows, num_experts, top_k;
 };
 
-template <int kTokens>
+template <typename Route>
 __global__ void route_few_kernel(RouteFewArgs a) {
-  __shared__ RouteFew<kTokens> route;
+  __shared__ Route route;
   route_few(route, a.ids, a.rows, a.num_experts, a.top_k);
   for (int i = threadIdx.x; i < route.num_shares; i += blockDim.x) a.experts[1 + i] = route.shares[i].expert;
   if (threadIdx.x == 0) a.experts[0] = route.num_shares;
@@ -154,14 +154,16 @@ TEST(MoeRoute, OnlyPairsThatAreThereHitAnExpert) {
     layer.ids.upload(ids);
     std::set<int32_t> want(ids.begin(), ids.begin() + real * 4);
     want.insert(60);  // the shared expert
-    experts.poison();
-    const RouteFewArgs few{layer.ids.data, experts.data, rows, 60, 4};
-    if (rows <= 8)
-      route_few_kernel<8><<<1, 288>>>(few);
-    else
-      route_few_kernel<16><<<1, 288>>>(few);
-    const std::vector<int32_t> hit = experts.download();
-    EXPECT_EQ(std::set<int32_t>(hit.begin() + 1, hit.begin() + 1 + hit[0]), want) << real << " of " << rows;
+    const auto expect_few = [&]<typename Route>() {
+      if (rows > Route::kMaxRows) return;
+      experts.poison();
+      route_few_kernel<Route><<<1, 288>>>({layer.ids.data, experts.data, rows, 60, 4});
+      const std::vector<int32_t> hit = experts.download();
+      EXPECT_EQ(std::set<int32_t>(hit.begin() + 1, hit.begin() + 1 + hit[0]), want) << real << " of " << rows;
+    };
+    expect_few.operator()<RouteFew<8>>();
+    expect_few.operator()<RouteFew<8, kFewRows>>();
+    expect_few.operator()<RouteFew<16>>();
     shares.poison();
     SPARROW_CUDA(hopper::launch_dependent(route_many_kernel, {dim3(RouteMany::kCluster), RouteMany::kThreads},
                                           nullptr,

@@ -47,6 +47,8 @@ struct DownCells {
   static constexpr int sum_stride(int runs) { return runs * 16 + 4; }
 };
 
+enum DownCellsBarrier { kDownCellsConsumers = 1 };
+
 // A share times some columns of the slab.
 struct DownCellsStep {
   FewShare share;
@@ -184,6 +186,18 @@ struct DownCellsWork {
     if (lane == 0) *added = step + 1;
   }
 
+  // Where each place's share of the result goes, and how much of it.
+  __device__ __forceinline__ void load_factors() {
+    const int pairs = p.rows * p.top_k;
+    for (int i = threadIdx.x; i < pairs + p.rows; i += DownCells::kConsumers * 32) {
+      if (i >= smem.route.num_routed && i < pairs) continue;
+      const int pair = smem.route.pair_at[i];
+      smem.row[i] = static_cast<int16_t>(row_of_pair(pair, pairs, p.top_k));
+      smem.factor[i] = pair < pairs ? p.weights[pair] * p.scaling : 1.0f;
+    }
+    hopper::named_barrier_sync(kDownCellsConsumers, DownCells::kConsumers * 32);
+  }
+
   __device__ __forceinline__ void store(const float* sums, int run) {
     for (int i = threadIdx.x % 32; i < p.rows * 2; i += 32) {
       const int row = i / 2, channel = run * 16 + i % 2 * 8;
@@ -238,22 +252,17 @@ __global__ void __launch_bounds__(DownCells::kThreads, 1)
   for (int i = threadIdx.x; i < p.rows * DownCells::sum_stride(p.runs); i += blockDim.x) sums[i] = 0;
   // The routing is older than the kernel before, which lets this one start only after it has waited itself.
   route_few(smem.route, p.ids, p.rows, p.num_experts, p.top_k);
-  const int pairs = p.rows * p.top_k;
-  for (int i = threadIdx.x; i < pairs + p.rows; i += blockDim.x) {
-    if (i >= smem.route.num_routed && i < pairs) continue;
-    const int pair = smem.route.pair_at[i];
-    smem.row[i] = static_cast<int16_t>(row_of_pair(pair, pairs, p.top_k));
-    smem.factor[i] = pair < pairs ? p.weights[pair] * p.scaling : 1.0f;
-  }
-  __syncthreads();
   const int chunks = (p.inter / kCellColumns + p.cells - 1) / p.cells;
   DownCellsWork<kFormat> work{p, smem, smem_bytes + p.ring_offset, runs, chunks};
-  if (threadIdx.x / 32 == DownCells::kConsumers)
+  if (threadIdx.x / 32 == DownCells::kConsumers) {
     work.produce_weights();
-  else if (threadIdx.x / 32 == DownCells::kConsumers + 1)
+  } else if (threadIdx.x / 32 == DownCells::kConsumers + 1) {
     work.produce_tokens();
-  else
+  } else {
+    // While the first weights fly.
+    work.load_factors();
     work.consume(sums);
+  }
 }
 
 }  // namespace sparrow::ops::cuda

@@ -16,12 +16,12 @@ struct FewShare {
   int16_t expert, first, count, unused;
 };
 
-// kTokens: rows of a share at most. Where it is 8, there are no more rows than that.
-template <int kTokens_>
+// kTokens: rows of a share at most. Where it is 8, there are no more rows than that, unless told otherwise.
+template <int kTokens_, int kMaxRows_ = kTokens_ == 8 ? 8 : kFewRows>
 struct RouteFew {
-  static constexpr int kTokens = kTokens_;
-  static constexpr int kMaxRows = kTokens == 8 ? 8 : kFewRows,
-                       kMaxPairs = kTokens == 8 ? 8 * kFewTopK : kFewPairs, kMaxPlaces = kMaxPairs + kMaxRows;
+  static constexpr int kTokens = kTokens_, kMaxRows = kMaxRows_;
+  static constexpr int kMaxPairs = kMaxRows == 8 ? 8 * kFewTopK : kFewPairs,
+                       kMaxPlaces = kMaxPairs + kMaxRows;
   int32_t num_shares, num_routed;  // num_routed: pairs that are there; they have the first places
   // place -> pair (row * top_k + slot); the shared expert's places, from rows * top_k on: rows * top_k + row
   int16_t pair_at[kMaxPlaces];
@@ -40,8 +40,8 @@ __device__ __forceinline__ int expert_of_pair(const int32_t* ids, int pair, int 
 }
 
 // The routing of at most 32 pairs, by one warp without a barrier.
-template <int kTokens>
-__device__ __forceinline__ void route_fewest(RouteFew<kTokens>& route, const int32_t* ids, int rows,
+template <int kTokens, int kMaxRows>
+__device__ __forceinline__ void route_fewest(RouteFew<kTokens, kMaxRows>& route, const int32_t* ids, int rows,
                                              int num_experts, int top_k) {
   const int pairs = rows * top_k, lane = threadIdx.x % 32;
   const int expert = lane < pairs ? expert_of_pair(ids, lane, num_experts) : -1;
@@ -71,8 +71,8 @@ __device__ __forceinline__ void route_fewest(RouteFew<kTokens>& route, const int
 }
 
 // Block-wide, with at least 32 threads; ends with a barrier. Places ascend by row within an expert.
-template <int kTokens>
-__device__ __forceinline__ void route_few(RouteFew<kTokens>& route, const int32_t* ids, int rows,
+template <int kTokens, int kMaxRows>
+__device__ __forceinline__ void route_few(RouteFew<kTokens, kMaxRows>& route, const int32_t* ids, int rows,
                                           int num_experts, int top_k) {
   const int pairs = rows * top_k, thread = threadIdx.x;
   if (pairs <= 32) {

@@ -1,0 +1,281 @@
+// SPDX-License-Identifier: Apache-2.0
+// Gate and up of few rows with weights that lie as cells, where there are more rows than one launch takes.
+//
+// All tiles (32 weight rows of an expert, two runs, times the rows that go there) are one line, and each CTA
+// has an equal part of it. Eight warps share a tile, each takes every eighth cell of both runs; that gives
+// the eight chains of sums of stream_cells.cuh and experts_cells.cuh. Another warp adds them up and stores,
+// so that nobody waits at the end of a tile. Rows of x come to a CTA once for all its tiles of a share, not
+// once for each: for quantised weights they would be a third of all bytes.
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "ops/cuda/moe/few/route_few.cuh"
+#include "ops/cuda/moe/fragments.cuh"
+#include "ops/cuda/moe/stream.cuh"
+#include "ops/cuda/mx/multiply.cuh"
+#include "sm90/ptx.cuh"
+
+namespace sparrow::ops::cuda {
+
+struct GateUpCellsParams {
+  const uint8_t* cells = nullptr;    // of [(num_experts + 1) * 2 * inter, hidden]
+  const __nv_bfloat16* x = nullptr;  // [rows, hidden]
+  const int32_t* ids = nullptr;      // [rows, top_k]
+  __nv_bfloat16* out = nullptr;      // [places, inter] as `layout` says
+  HiddenLayout layout;
+  int rows = 0, hidden = 0, inter = 0, num_experts = 0, top_k = 0;
+  int held_rows = 0;  // of x, in shared memory
+  float alpha = 0, limit = 0, beta = 0;
+};
+
+// A piece is kPieceCells cells of both runs of a tile.
+template <MatrixFormat kFormat_, int kPieceCells_, int kSlots_>
+struct GateUpCells {
+  static constexpr MatrixFormat kFormat = kFormat_;
+  using Route = RouteFew<8, kFewRows>;
+  static constexpr int kRuns = 2, kChains = 8, kThreads = (kChains + 3) * 32;
+  static constexpr int kPieceCells = kPieceCells_, kSlots = kSlots_;
+  static constexpr int kCellBytes = cell_bytes(kFormat), kRunBytes = kPieceCells * kCellBytes;
+  static constexpr int kPieceBytes = kRuns * kRunBytes;
+  static constexpr int kShares = 2;  // whose rows are held at once, at most
+  static_assert(kPieceCells % kChains == 0 && kPieceBytes % 128 == 0);
+
+  // A row of x in shared memory: ldmatrix reads eight of them at once.
+  static constexpr int row_bytes(int hidden) { return hidden * 2 + 16; }
+
+  struct Smem {                       // then pieces, then rows of x
+    float4 sums[kChains][kRuns][32];  // of each lane
+    uint64_t full[kSlots], empty[kSlots], rows_full[kShares], rows_empty[kShares];
+    uint64_t sums_full, sums_empty;
+    Route route;
+  };
+  static constexpr int kRingOffset = (sizeof(Smem) + 127) / 128 * 128;
+  static constexpr int kRowsOffset = kRingOffset + kSlots * kPieceBytes;
+};
+
+// The tiles of the line that are this CTA's, and the shares they belong to.
+struct GateUpCellsPart {
+  int tiles, cells;  // of a share; of a run
+  int first, end, first_share, end_share;
+};
+
+template <typename T>
+__device__ __forceinline__ GateUpCellsPart gate_up_cells_part(const GateUpCellsParams& p, int shares) {
+  GateUpCellsPart part{2 * p.inter / (T::kRuns * kCellRows), p.hidden / kCellColumns, 0, 0, 0, 0};
+  const int all = shares * part.tiles, cta = blockIdx.x, ctas = gridDim.x;
+  part.first = static_cast<int>(int64_t{all} * cta / ctas);
+  part.end = static_cast<int>(int64_t{all} * (cta + 1) / ctas);
+  part.first_share = part.first / part.tiles;
+  part.end_share = (part.end + part.tiles - 1) / part.tiles;
+  return part;
+}
+
+// The warp that brings rows of x, a share's at a time. They take turns in `held_rows` places.
+template <typename T>
+__device__ __forceinline__ void gate_up_cells_rows(const GateUpCellsParams& p, typename T::Smem& smem,
+                                                   const GateUpCellsPart& part) {
+  const int lane = threadIdx.x % 32, pairs = p.rows * p.top_k;
+  uint8_t* held = reinterpret_cast<uint8_t*>(&smem) + T::kRowsOffset;
+  int used = 0, place = 0, released = part.first_share;
+  for (int share = part.first_share; part.first < part.end && share < part.end_share; ++share) {
+    const FewShare s = smem.route.shares[share];
+    for (; used + s.count > p.held_rows || share - released >= T::kShares; ++released) {
+      const int i = released - part.first_share;
+      hopper::mbarrier_wait(&smem.rows_empty[i % T::kShares], i / T::kShares % 2);
+      used -= smem.route.shares[released].count;
+    }
+    uint64_t* full = &smem.rows_full[(share - part.first_share) % T::kShares];
+    if (lane == 0) hopper::mbarrier_arrive_expect(full, s.count * p.hidden * 2);
+    __syncwarp();
+    if (lane < s.count) {
+      const int row = row_of_pair(smem.route.pair_at[s.first + lane], pairs, p.top_k);
+      const int at = place + lane < p.held_rows ? place + lane : place + lane - p.held_rows;
+      hopper::bulk_load(held + at * T::row_bytes(p.hidden), p.x + int64_t{row} * p.hidden, p.hidden * 2,
+                        full);
+    }
+    __syncwarp();
+    used += s.count, place += s.count;
+    if (place >= p.held_rows) place -= p.held_rows;
+  }
+}
+
+// The warp that asks for weights, lane r for run r of a tile.
+template <typename T>
+__device__ __forceinline__ void gate_up_cells_weights(const GateUpCellsParams& p, typename T::Smem& smem,
+                                                      const GateUpCellsPart& part) {
+  const int lane = threadIdx.x % 32;
+  uint8_t* ring = reinterpret_cast<uint8_t*>(&smem) + T::kRingOffset;
+  int slot = 0, parity = 1;
+  for (int tile = part.first; tile < part.end; ++tile) {
+    const int share = tile / part.tiles;
+    const int64_t first = int64_t{smem.route.shares[share].expert} * part.tiles + (tile - share * part.tiles);
+    const uint8_t* from = p.cells + (first * T::kRuns + lane % T::kRuns) * part.cells * T::kCellBytes;
+    for (int cell = 0; cell < part.cells; cell += T::kPieceCells) {
+      const int bytes = min(T::kPieceCells, part.cells - cell) * T::kCellBytes;
+      hopper::mbarrier_wait(&smem.empty[slot], parity);
+      if (lane == 0) hopper::mbarrier_arrive_expect(&smem.full[slot], T::kRuns * bytes);
+      __syncwarp();
+      if (lane < T::kRuns)
+        hopper::bulk_load(ring + slot * T::kPieceBytes + lane * T::kRunBytes, from + cell * T::kCellBytes,
+                          bytes, &smem.full[slot], hopper::kEvictFirst);
+      __syncwarp();
+      if (++slot == T::kSlots) slot = 0, parity ^= 1;
+    }
+  }
+}
+
+// The warp that adds up the chains of a tile. A lane has channel lane / 4 of two rows: gate first, then up.
+template <typename T>
+__device__ __forceinline__ void gate_up_cells_finish(const GateUpCellsParams& p, typename T::Smem& smem,
+                                                     const GateUpCellsPart& part) {
+  const int lane = threadIdx.x % 32;
+  for (int tile = part.first; tile < part.end; ++tile) {
+    const int share = tile / part.tiles;
+    const FewShare s = smem.route.shares[share];
+    hopper::mbarrier_wait(&smem.sums_full, (tile - part.first) % 2);
+    float4 sum[T::kRuns] = {};
+#pragma unroll
+    for (int c = 0; c < T::kChains; ++c)
+#pragma unroll
+      for (int r = 0; r < T::kRuns; ++r) sum[r] = add(sum[r], smem.sums[c][r][lane]);
+    __syncwarp();
+    if (lane == 0) hopper::mbarrier_arrive(&smem.sums_empty);
+#pragma unroll
+    for (int r = 0; r < T::kRuns; ++r) {
+      const int run = (tile - share * part.tiles) * T::kRuns + r;
+      const int column = run * (kCellRows / 2) + lane / 4, in_piece = column / p.layout.columns;
+      __nv_bfloat16* out = p.out + in_piece * p.layout.piece + (column - in_piece * p.layout.columns);
+      const float gate[2] = {sum[r].x, sum[r].y}, up[2] = {sum[r].z, sum[r].w};
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        const int token = lane % 4 * 2 + i;
+        if (token < s.count)
+          out[int64_t{s.first + token} * p.layout.stride] =
+              __float2bfloat16_rn(swiglu(gate[i], up[i], p.alpha, p.limit, p.beta));
+      }
+    }
+  }
+}
+
+// A warp that multiplies: one chain of each tile.
+template <typename T>
+struct GateUpCellsWarp {
+  const GateUpCellsParams& p;
+  typename T::Smem& smem;
+  const GateUpCellsPart part;
+  const int lane = threadIdx.x % 32, chain = threadIdx.x / 32;
+  int slot = 0, parity = 0, share = 0, place = 0;
+
+  // A cell of both runs, by the same columns of x: the products of one chain depend on each other, and those
+  // of the other run come between them.
+  __device__ __forceinline__ static void multiply(float (&sums)[T::kRuns][4], uint32_t cells, uint32_t x) {
+    LaneCell<T::kFormat> w[T::kRuns];
+    CellTokens tokens;
+#pragma unroll
+    for (int r = 0; r < T::kRuns; ++r) w[r].load(cells + r * T::kRunBytes);
+    tokens.load(x);
+    const auto step = [&]<int kStep>() {
+      uint32_t a[T::kRuns][4];
+#pragma unroll
+      for (int r = 0; r < T::kRuns; ++r) w[r].template decode<kStep>(a[r]);
+#pragma unroll
+      for (int r = 0; r < T::kRuns; ++r)
+        hopper::mma_16x8x16(sums[r], a[r], tokens.b[kStep * 2], tokens.b[kStep * 2 + 1]);
+    };
+    step.template operator()<0>();
+    step.template operator()<1>();
+    step.template operator()<2>();
+    step.template operator()<3>();
+  }
+
+  __device__ __forceinline__ void multiply_tile(float (&sums)[T::kRuns][4], uint32_t x) {
+    const uint32_t ring = hopper::smem_address(&smem) + T::kRingOffset;
+    for (int first = 0; first < part.cells; first += T::kPieceCells) {
+      hopper::mbarrier_wait(&smem.full[slot], parity);
+#pragma unroll
+      for (int c = 0; c < T::kPieceCells; c += T::kChains)
+        if (first + c + chain < part.cells)
+          multiply(sums, ring + slot * T::kPieceBytes + (c + chain) * T::kCellBytes,
+                   x + (first + c + chain) * (kCellColumns * 2));
+      __syncwarp();
+      if (lane == 0) hopper::mbarrier_arrive(&smem.empty[slot]);
+      if (++slot == T::kSlots) slot = 0, parity ^= 1;
+    }
+  }
+
+  // The barriers of a share are used again: nobody leaves before its rows are there, or one warp could leave
+  // two shares on the same barrier.
+  __device__ __forceinline__ void wait_for_rows() const {
+    const int i = share - part.first_share;
+    hopper::mbarrier_wait(&smem.rows_full[i % T::kShares], i / T::kShares % 2);
+  }
+  __device__ __forceinline__ void leave_share() {
+    wait_for_rows();
+    __syncwarp();
+    if (lane == 0) hopper::mbarrier_arrive(&smem.rows_empty[(share - part.first_share) % T::kShares]);
+    place += smem.route.shares[share++].count;
+    if (place >= p.held_rows) place -= p.held_rows;
+  }
+
+  __device__ __forceinline__ void run() {
+    if (part.first >= part.end) return;
+    share = part.first_share;
+    const uint32_t held = hopper::smem_address(&smem) + T::kRowsOffset;
+    for (int tile = part.first; tile < part.end; ++tile) {
+      while (share < tile / part.tiles) leave_share();
+      // Rows past the last one give sums that nobody takes.
+      int at = place + min(lane % 8, smem.route.shares[share].count - 1);
+      if (at >= p.held_rows) at -= p.held_rows;
+      float sums[T::kRuns][4] = {};
+      wait_for_rows();
+      multiply_tile(sums, held + at * T::row_bytes(p.hidden));
+      hopper::mbarrier_wait(&smem.sums_empty, (tile - part.first + 1) % 2);
+#pragma unroll
+      for (int r = 0; r < T::kRuns; ++r)
+        smem.sums[chain][r][lane] = {sums[r][0], sums[r][1], sums[r][2], sums[r][3]};
+      __syncwarp();
+      if (lane == 0) hopper::mbarrier_arrive(&smem.sums_full);
+    }
+    while (share < part.end_share) leave_share();
+  }
+};
+
+template <typename T>
+__device__ __forceinline__ void gate_up_cells_init(typename T::Smem& smem) {
+  for (int s = 0; s < T::kSlots; ++s) {
+    hopper::mbarrier_init(&smem.full[s], 1);
+    hopper::mbarrier_init(&smem.empty[s], T::kChains);
+  }
+  for (int s = 0; s < T::kShares; ++s) {
+    hopper::mbarrier_init(&smem.rows_full[s], 1);
+    hopper::mbarrier_init(&smem.rows_empty[s], T::kChains);
+  }
+  hopper::mbarrier_init(&smem.sums_full, T::kChains);
+  hopper::mbarrier_init(&smem.sums_empty, 1);
+  hopper::mbarrier_init_fence();
+}
+
+template <typename T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    gate_up_cells_kernel(const __grid_constant__ GateUpCellsParams p) {
+  extern __shared__ __align__(128) uint8_t smem_bytes[];
+  auto& smem = *reinterpret_cast<typename T::Smem*>(smem_bytes);
+  if (threadIdx.x == 0) gate_up_cells_init<T>(smem);
+  hopper::wait_for_previous_kernel();
+  // Not before the wait: the second product reads the routing as soon as it starts.
+  hopper::let_next_kernel_start();
+  route_few(smem.route, p.ids, p.rows, p.num_experts, p.top_k);  // has barriers
+  const GateUpCellsPart part = gate_up_cells_part<T>(p, smem.route.num_shares);
+  const int warp = threadIdx.x / 32;
+  if (warp < T::kChains)
+    GateUpCellsWarp<T>{p, smem, part}.run();
+  else if (warp == T::kChains)
+    gate_up_cells_weights<T>(p, smem, part);
+  else if (warp == T::kChains + 1)
+    gate_up_cells_rows<T>(p, smem, part);
+  else
+    gate_up_cells_finish<T>(p, smem, part);
+}
+
+}  // namespace sparrow::ops::cuda
