@@ -51,10 +51,20 @@ struct Engine::Inbox {
   // Of which nothing has run. A client that leaves gives its place back at once: whoever comes next must not
   // be refused because of the dead.
   std::unordered_map<RequestId, std::weak_ptr<TokenChannel>> queued;
+  std::vector<std::weak_ptr<TokenChannel>>
+      channels;  // of all requests that have not ended, and some that have
+  std::optional<Error> failure;
   int num_live = 0;  // requests, those just submitted not counted
   bool draining = false, stopping = false;
   EngineStats stats;
   EngineStats dropped;  // requests that were cancelled before the engine's thread saw them
+
+  // The lock is held.
+  void add(const std::shared_ptr<TokenChannel>& channel) {
+    if (channels.size() == channels.capacity())
+      std::erase_if(channels, [](const auto& known) { return known.expired(); });
+    channels.push_back(channel);
+  }
 
   // A client's channel has something to say.
   void signal(RequestId id) {
@@ -98,13 +108,22 @@ struct Engine::Inbox {
 Result<std::unique_ptr<Engine>> Engine::create(const ModelConfig& config, const Weights& weights,
                                                const EngineOptions& options) {
   SPARROW_TRY(check(options));
-  auto core = SPARROW_TRY(EngineCore::create(config, weights, options));
-  const RequestLimits limits = core->request_limits();
-  return std::unique_ptr<Engine>(new Engine(std::move(core), options, limits));
+  return std::unique_ptr<Engine>(
+      new Engine(SPARROW_TRY(EngineCore::create(config, weights, options)), options));
 }
 
-Engine::Engine(std::unique_ptr<EngineCore> core, const EngineOptions& options, const RequestLimits& limits)
-    : options_(options), limits_(limits), core_(std::move(core)), inbox_(std::make_shared<Inbox>()) {
+Result<std::unique_ptr<Engine>> Engine::create(const ModelConfig& config, std::unique_ptr<ModelRunner> runner,
+                                               const EngineOptions& options) {
+  SPARROW_TRY(check(options));
+  return std::unique_ptr<Engine>(
+      new Engine(SPARROW_TRY(EngineCore::create(config, std::move(runner), options)), options));
+}
+
+Engine::Engine(std::unique_ptr<EngineCore> core, const EngineOptions& options)
+    : options_(options),
+      limits_(core->request_limits()),
+      core_(std::move(core)),
+      inbox_(std::make_shared<Inbox>()) {
   info_ = core_->runner().info();
   inbox_->stats = core_->stats();
   thread_ = std::thread([this] { loop(); });
@@ -120,6 +139,7 @@ Result<std::unique_ptr<TokenStream>> Engine::submit(Request request) {
   RequestId id = 0;
   {
     const std::lock_guard lock(inbox_->mutex);
+    if (inbox_->failure) return *inbox_->failure;
     if (inbox_->draining || inbox_->stopping)
       return Error{Errc::kStopped, "the engine takes no more requests: it is shutting down"};
     if (static_cast<int>(inbox_->queued.size()) >= options_.max_queued_requests)
@@ -129,6 +149,7 @@ Result<std::unique_ptr<TokenStream>> Engine::submit(Request request) {
     channel = std::make_shared<TokenChannel>(request.num_outputs(), options_.events_per_output,
                                              [inbox = inbox_, id] { inbox->signal(id); });
     inbox_->queued.emplace(id, channel);
+    inbox_->add(channel);
     inbox_->submissions.push_back({id, std::move(request), channel, std::chrono::steady_clock::now()});
   }
   inbox_->work.notify_one();
@@ -150,18 +171,37 @@ std::vector<WaitingSequence> Engine::waiting() const {
   std::future<std::vector<WaitingSequence>> answer;
   {
     const std::lock_guard lock(inbox_->mutex);
-    if (inbox_->stopping) return {};
+    if (inbox_->stopping || inbox_->failure) return {};
     answer = inbox_->questions.emplace_back().get_future();
   }
   inbox_->work.notify_one();
   return answer.get();
 }
 
+void Engine::fail(const Error& failure) {
+  std::vector<std::weak_ptr<TokenChannel>> channels;
+  {
+    const std::lock_guard lock(inbox_->mutex);
+    if (inbox_->failure) return;
+    inbox_->failure = failure;
+    channels.swap(inbox_->channels);
+  }
+  inbox_->drained.notify_all();
+  for (const auto& weak : channels)
+    if (const std::shared_ptr<TokenChannel> channel = weak.lock()) channel->fail(failure.message);
+}
+
+std::optional<Error> Engine::failure() const {
+  const std::lock_guard lock(inbox_->mutex);
+  return inbox_->failure;
+}
+
 void Engine::drain() {
   std::unique_lock lock(inbox_->mutex);
   inbox_->draining = true;
-  inbox_->drained.wait(
-      lock, [&] { return inbox_->stopping || (inbox_->submissions.empty() && inbox_->num_live == 0); });
+  inbox_->drained.wait(lock, [&] {
+    return inbox_->stopping || inbox_->failure || (inbox_->submissions.empty() && inbox_->num_live == 0);
+  });
 }
 
 void Engine::stop() {
@@ -214,6 +254,7 @@ void Engine::loop() {
       inbox_->stats = core_->stats();
       for (const RequestId id : core_->take_left_queue()) inbox_->queued.erase(id);
     }
+    if (core_->failure()) fail(*core_->failure());
     core_->deliver();
     const std::lock_guard lock(inbox_->mutex);
     inbox_->num_live = inbox_->stats.live_requests;

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -16,6 +17,7 @@
 namespace sparrow {
 
 class EngineCore;
+class ModelRunner;
 struct ModelConfig;
 struct Weights;
 
@@ -25,12 +27,16 @@ class Engine {
   // sense.
   static Result<std::unique_ptr<Engine>> create(const ModelConfig& config, const Weights& weights,
                                                 const EngineOptions& options);
+  // On a runner that is there already.
+  static Result<std::unique_ptr<Engine>> create(const ModelConfig& config,
+                                                std::unique_ptr<ModelRunner> runner,
+                                                const EngineOptions& options);
   ~Engine();  // stop()
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   // Any thread; waits for nothing. Errors: kInvalidArgument names the field and the value; kBusy: the queue
-  // is full, try again later; kStopped: the engine drains or has stopped.
+  // is full, try again later; kStopped: the engine drains, has stopped or has failed.
   Result<std::unique_ptr<TokenStream>> submit(Request request);
 
   // Any thread: as of the last step.
@@ -39,6 +45,11 @@ class Engine {
   std::vector<WaitingSequence> waiting() const;
   const RequestLimits& limits() const { return limits_; }
   const EngineInfo& info() const { return info_; }
+
+  // Any thread, whatever the engine's own is stuck in: every stream ends with that error, and new requests
+  // are refused with it. The engine does the same itself when its runner fails.
+  void fail(const Error& failure);
+  std::optional<Error> failure() const;
 
   // Refuses new requests and returns when the accepted ones have ended. Their readers must go on reading.
   void drain();
@@ -49,7 +60,7 @@ class Engine {
  private:
   struct Inbox;
 
-  Engine(std::unique_ptr<EngineCore> core, const EngineOptions& options, const RequestLimits& limits);
+  Engine(std::unique_ptr<EngineCore> core, const EngineOptions& options);
   void loop();
   bool take_inbox(bool can_run);
 

@@ -18,6 +18,15 @@ SchedulerLimits scheduler_limits(const EngineOptions& options) {
           .prefix_caching = options.prefix_caching};
 }
 
+Result<EngineOptions> resolve(EngineOptions options, const ModelConfig& config) {
+  if (options.max_model_tokens == 0) options.max_model_tokens = config.max_positions;
+  if (options.max_model_tokens > config.max_positions)
+    return Error{Errc::kInvalidArgument, strf("max_model_tokens {} exceeds the model's {} positions",
+                                              options.max_model_tokens, config.max_positions)};
+  SPARROW_TRY(validate(scheduler_limits(options)));
+  return options;
+}
+
 const char* name_of(WaitReason reason) {
   switch (reason) {
     case WaitReason::kTurn:
@@ -36,15 +45,15 @@ const char* name_of(WaitReason reason) {
 
 }  // namespace
 
-Result<std::unique_ptr<EngineCore>> EngineCore::create(const ModelConfig& config, const Weights& weights,
-                                                       const EngineOptions& options) {
-  EngineOptions resolved = options;
-  if (options.max_model_tokens == 0) resolved.max_model_tokens = config.max_positions;
-  if (resolved.max_model_tokens > config.max_positions)
-    return Error{Errc::kInvalidArgument, strf("max_model_tokens {} exceeds the model's {} positions",
-                                              resolved.max_model_tokens, config.max_positions)};
-  SPARROW_TRY(validate(scheduler_limits(resolved)));
-  auto runner = SPARROW_TRY(create_runner(config, weights, resolved));
+EngineCore::Created EngineCore::create(const ModelConfig& config, const Weights& weights,
+                                       const EngineOptions& options) {
+  const EngineOptions resolved = SPARROW_TRY(resolve(options, config));
+  return create(config, SPARROW_TRY(create_runner(config, weights, resolved)), resolved);
+}
+
+EngineCore::Created EngineCore::create(const ModelConfig& config, std::unique_ptr<ModelRunner> runner,
+                                       const EngineOptions& options) {
+  const EngineOptions resolved = SPARROW_TRY(resolve(options, config));
   return std::unique_ptr<EngineCore>(new EngineCore(config, resolved, std::move(runner)));
 }
 
@@ -142,12 +151,22 @@ void EngineCore::cancel_all() {
   while (!requests_.empty()) end_all(*requests_.begin()->second, FinishReason::kCancelled);
 }
 
-void EngineCore::end_all(ActiveRequest& request, FinishReason reason) {
+bool EngineCore::runner_failed() {
+  if (!failure_) failure_ = runner_->failure();
+  if (!failure_) return false;
+  while (!requests_.empty()) end_all(*requests_.begin()->second, FinishReason::kError, failure_->message);
+  flight_.num_tokens = ahead_.num_tokens = 0;  // nobody waits for them
+  return true;
+}
+
+void EngineCore::end_all(ActiveRequest& request, FinishReason reason, const std::string& error) {
   const std::vector<SequenceId> sequences = request.sequences;  // the request goes with its last output
   for (const SequenceId sequence : sequences)
     if (const auto output = outputs_.find(sequence); output != outputs_.end())
-      end(sequence,
-          {.output = output->second.index, .finish = reason, .cached_tokens = output->second.cached_tokens});
+      end(sequence, {.output = output->second.index,
+                     .finish = reason,
+                     .error = error,
+                     .cached_tokens = output->second.cached_tokens});
 }
 
 void EngineCore::end(SequenceId sequence, TokenEvent event) {
@@ -202,6 +221,7 @@ void EngineCore::expire(const StepPlan& plan) {
 
 bool EngineCore::step(SchedulerTime now) {
   now_ = now;
+  if (runner_failed()) return false;
   if (flight_.num_tokens == 0) {
     launched_ = std::chrono::steady_clock::now();
     if (bound_steps_) {
@@ -217,7 +237,9 @@ bool EngineCore::step(SchedulerTime now) {
     launch(plan, flight_);
   }
   launch_ahead(flight_, now);
-  collect(flight_);
+  std::vector<Draw> draws = runner_->finish_draws();
+  if (runner_failed()) return false;  // nobody gets what it drew
+  collect(flight_, std::move(draws));
   scheduler_.commit(sampled_);
   send_drawn(flight_);
   const auto ended = std::chrono::steady_clock::now();
@@ -312,6 +334,8 @@ EngineStats EngineCore::stats() const {
   stats.running_sequences = s.running;
   stats.waiting_sequences = s.waiting;
   stats.waiting_by_reason = s.waiting_by_reason;
+  const std::span<const double> of_ranks = runner_->rank_step_seconds();
+  stats.rank_step_seconds.assign(of_ranks.begin(), of_ranks.end());
   stats.live_requests = static_cast<int>(requests_.size());
   stats.queued_requests = num_queued_;
   stats.blocks_total = s.blocks_total;

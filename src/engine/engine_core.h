@@ -25,22 +25,23 @@ using RequestId = uint64_t;
 
 class EngineCore {
  public:
-  // Config and weights are borrowed.
-  static Result<std::unique_ptr<EngineCore>> create(const ModelConfig& config, const Weights& weights,
-                                                    const EngineOptions& options);
+  using Created = Result<std::unique_ptr<EngineCore>>;
+  // Config and weights are borrowed. The second is for a runner that is there already.
+  static Created create(const ModelConfig& config, const Weights& weights, const EngineOptions& options);
+  static Created create(const ModelConfig& config, std::unique_ptr<ModelRunner> runner,
+                        const EngineOptions& options);
 
   // The request is valid. What the scheduler still refuses ends with an error event.
   void add(RequestId id, Request request, std::shared_ptr<TokenChannel> channel, SchedulerTime now);
-  // The request's channel has something to say: it was cancelled, or has room again. Unknown ids are passed
-  // over: such a call may come after the end.
+  // The request's channel has something to say: it was cancelled, or has room again. May come after its end.
   void on_signal(RequestId id);
   void cancel_all();
+  const std::optional<Error>& failure() const { return failure_; }
 
   // Plans, runs and commits one step; where it can, it starts the next one first, which the next call then
-  // finds running. False: nothing could run.
+  // finds running. False: nothing could run, or the runner has failed and all requests ended with that.
   bool step(SchedulerTime now);
-  // Pushes the events of whatever was called since the last time. Apart from step(), so that statistics can
-  // be made known first: who has read an event finds it counted.
+  // Pushes the events of what was called since. Apart from step(), so that statistics are made known first.
   void deliver();
 
   // Requests that have begun, or ended before they could, since the last call.
@@ -103,10 +104,11 @@ class EngineCore {
 
   void add_prompt(ActiveRequest& request, size_t prompt, std::vector<int32_t> ids, SchedulerTime now);
   void expire(const StepPlan& plan);
+  bool runner_failed();  // then everything has ended
   void launch(const StepPlan& plan, Flight& flight);
   // Runs the step after `flight`, if that is known without its ids.
   void launch_ahead(const Flight& flight, SchedulerTime now);
-  void collect(Flight& flight);
+  void collect(Flight& flight, std::vector<Draw> draws);
   void start_requests(const StepPlan& plan);
   TokenEvent::Waited waited_until_now(const ActiveRequest& request, WaitReason reason) const;
   void score_prompts(const StepPlan& plan);
@@ -117,9 +119,8 @@ class EngineCore {
   void finish_draw(Drawn& drawn, Draw draw);
   void send(ActiveRequest& request, TokenEvent event);
   void send_drawn(Flight& flight);
-  // With its last event an output is over, and the request with its last output.
-  void end(SequenceId sequence, TokenEvent event);
-  void end_all(ActiveRequest& request, FinishReason reason);
+  void end(SequenceId sequence, TokenEvent event);  // and the request with its last output
+  void end_all(ActiveRequest& request, FinishReason reason, const std::string& error = {});
   void leave_queue(const ActiveRequest& request);
   void set_paused(ActiveRequest& request, bool paused);
   void count_step(const Flight& flight, double seconds);
@@ -131,6 +132,7 @@ class EngineCore {
   StepBudget budget_;
   int step_tokens_ = 0;  // what each group was given in the running step
   EngineStats stats_;
+  std::optional<Error> failure_;
   int num_queued_ = 0;
   std::vector<RequestId> left_queue_;
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
@@ -138,9 +140,7 @@ class EngineCore {
   Flight flight_, ahead_;                           // the step that runs, and the one behind it
   std::chrono::steady_clock::time_point launched_;  // flight_, or the step before it ended
   SchedulerTime now_;                               // of the last call that told it
-
-  // One step's lists, kept for their memory.
-  Batch batch_;
+  Batch batch_;                                     // one step's lists, from here on kept for their memory
   std::vector<int32_t> sampled_;
   std::vector<PromptRow> prompt_rows_;
   std::vector<Outgoing> outgoing_;

@@ -22,8 +22,7 @@ void set_masks(SampleRow& row, TokenConstraint* constraint, std::span<const int3
 
 }  // namespace
 
-void EngineCore::collect(Flight& flight) {
-  std::vector<Draw> draws = runner_->finish_draws();
+void EngineCore::collect(Flight& flight, std::vector<Draw> draws) {
   std::vector<Drawn>& all = flight.drawn;
   sampled_.clear();
   size_t next = 0;

@@ -59,6 +59,7 @@ struct EngineInfo {
   std::string device;   // "cpu", or the GPU's name
   std::string kernels;  // instruction set
   int threads = 0;
+  int num_ranks = 1;
   size_t weight_bytes = 0;           // in the device's memory; 0: used where the checkpoint is mapped
   size_t workspace_bytes = 0;        // 0: not known ahead
   std::vector<LedgerRow> workspace;  // the same by its parts, as `sparrow plan` names them
@@ -101,6 +102,7 @@ struct EngineStats {
   int64_t step_sequences = 0;  // summed over the steps
   int largest_step_sequences = 0, largest_step_tokens = 0;
   double step_seconds = 0, last_step_seconds = 0;
+  std::vector<double> rank_step_seconds;  // [rank] of the last step; empty: there is one rank
   int64_t stopped = 0, reached_length = 0, cancelled = 0, expired = 0, failed = 0;  // outputs, by their end
 };
 

@@ -44,6 +44,8 @@ class ModelRunner {
   virtual std::optional<Error> failure() const { return std::nullopt; }
   // A hash of what every rank of a group has computed alike in the last run; 0: nothing.
   virtual uint64_t replica_hash() { return 0; }
+  // How long the last step's run() took on each rank; empty: there is one rank.
+  virtual std::span<const double> rank_step_seconds() const { return {}; }
 };
 
 // The runner for options.device, which is the only thing that tells devices apart. Config and weights are

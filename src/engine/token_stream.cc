@@ -11,6 +11,7 @@ TokenChannel::TokenChannel(int num_outputs, size_t events_per_output, std::funct
     : num_outputs_(num_outputs),
       capacity_(events_per_output * static_cast<size_t>(num_outputs)),
       attention_(std::move(attention)),
+      ended_(static_cast<size_t>(num_outputs)),
       outputs_left_(num_outputs) {
   SPARROW_CHECK_LT(size_t{0}, events_per_output);
 }
@@ -19,8 +20,24 @@ void TokenChannel::push(TokenEvent event) {
   std::function<void()> wake;
   {
     const std::lock_guard lock(mutex_);
+    if (failed_) return;
     if (events_.empty()) wake = wake_;
+    if (event.finish) ended_[static_cast<size_t>(event.output)] = true;
     events_.push_back(std::move(event));
+  }
+  ready_.notify_one();
+  if (wake) wake();
+}
+
+void TokenChannel::fail(const std::string& error) {
+  std::function<void()> wake;
+  {
+    const std::lock_guard lock(mutex_);
+    if (std::exchange(failed_, true)) return;
+    if (events_.empty()) wake = wake_;
+    for (int output = 0; output < num_outputs_; ++output)
+      if (!ended_[static_cast<size_t>(output)])
+        events_.push_back({.output = output, .finish = FinishReason::kError, .error = error});
   }
   ready_.notify_one();
   if (wake) wake();

@@ -13,6 +13,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "engine/request.h"
@@ -28,6 +29,8 @@ class TokenChannel {
 
   // Engine side.
   void push(TokenEvent event);  // wakes the reader
+  // Any thread: every output that has not ended does, with that error. What is pushed later is dropped.
+  void fail(const std::string& error);
   bool has_room();  // for one more event of every output; if not, `attention` will be called once there is
   bool cancelled() const;
   std::vector<int> take_cancelled_outputs();
@@ -51,9 +54,10 @@ class TokenChannel {
   std::condition_variable ready_;
   std::deque<TokenEvent> events_;
   std::function<void()> wake_;
+  std::vector<bool> ended_;             // [output] its last event was pushed
   int outputs_left_;                    // whose last event has not been taken
   std::vector<int> cancelled_outputs_;  // that the engine has not been told of
-  bool cancelled_ = false, paused_ = false;
+  bool cancelled_ = false, paused_ = false, failed_ = false;
 };
 
 // The client's end; one thread at a time. Dropping it cancels what is not finished.

@@ -131,6 +131,9 @@ net::awaitable<void> Service::handle(Exchange& exchange) {
 }
 
 HttpResponse Service::answer_now(const HttpRequest& request, bool draining) {
+  if (request.path == "/health" || request.path == "/ready")
+    if (const auto failure = engine_.failure())
+      return error_response({.status = 503, .message = failure->message});
   if (request.path == "/health") return {.body = "{\"status\":\"ok\"}"};
   if (request.path == "/ready") {
     // A balancer should stop sending while what is here still ends.

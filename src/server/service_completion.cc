@@ -137,6 +137,7 @@ net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endp
 }
 
 HttpResponse Service::refuse_failure(const Error& failure) {
+  if (const auto failed = engine_.failure()) return refuse(*failed);
   // What the model computed makes no sense: no fault of the request.
   if (failure.code == Errc::kCorrupt) return error_response({.status = 500, .message = failure.message});
   return refuse(failure);
@@ -195,7 +196,7 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
       co_return;
     }
     if (failure) {
-      const int status = failure->code == Errc::kCorrupt ? 500 : 503;
+      const int status = failure->code == Errc::kCorrupt && !engine_.failure() ? 500 : 503;
       openai::append_event(out, error_json({.status = status, .message = failure->message}));
     } else if (pump.generation->num_unwritten() <= kInlineEntries) {
       pump.generation->append_chunks(out);

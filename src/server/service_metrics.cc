@@ -22,6 +22,35 @@ double fraction(int64_t part, int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
+// Of the ranks that run the model together.
+void add_rank_metrics(Metrics& metrics, const Engine& engine, const Metrics::Labels& labels) {
+  const int ranks = engine.info().num_ranks;
+  // One that is lost ends the others.
+  metrics.gauge_from(
+      "sparrow:ranks_alive", "Ranks that run the model together.",
+      [&engine, ranks] { return engine.failure() ? ranks - 1 : ranks; }, labels);
+  for (int rank = 0; rank < ranks; ++rank) {
+    Metrics::Labels of_rank = labels;
+    of_rank.emplace_back("rank", std::to_string(rank));
+    metrics.gauge_from(
+        "sparrow:rank_step_seconds", "Time of the last step on a rank.",
+        [&engine, rank] {
+          const EngineStats stats = engine.stats();
+          return stats.rank_step_seconds.empty() ? stats.last_step_seconds
+                                                 : stats.rank_step_seconds[static_cast<size_t>(rank)];
+        },
+        of_rank);
+  }
+  metrics.gauge_from(
+      "sparrow:step_skew_seconds", "Between the slowest and the fastest rank in the last step.",
+      [&engine] {
+        const std::vector<double> seconds = engine.stats().rank_step_seconds;
+        const auto [least, most] = std::ranges::minmax_element(seconds);
+        return seconds.empty() ? 0.0 : *most - *least;
+      },
+      labels);
+}
+
 }  // namespace
 
 ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std::string& model_name)
@@ -98,6 +127,7 @@ ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std
            [](Group g) { return g.blocks_cached; });
   by_group("sparrow:blocks_free", "Blocks with nothing in them.", kGauge,
            [](Group g) { return g.blocks_free; });
+  add_rank_metrics(metrics, engine, labels_);
   const EngineStats now = engine.stats();
   metrics
       .gauge("vllm:cache_config_info", "The cache's configuration.",

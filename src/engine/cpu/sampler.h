@@ -33,6 +33,7 @@ class TokenCounts {
     for (const int32_t id : ids) output_count_.try_emplace(id, 0);
   }
   void add_output(int32_t id) { ++output_count_[id]; }
+  void set_output_count(int32_t id, int count) { output_count_[id] = count; }
   const std::unordered_map<int32_t, int>& output_count() const { return output_count_; }
 
  private:
