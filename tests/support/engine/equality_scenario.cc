@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "support/engine/thread_instance.h"
 #include "support/variant.h"
 
 namespace sparrow::test {
@@ -25,7 +26,8 @@ void Coverage::print(int num_seeds) const {
       preemptions);
 }
 
-EqualityScenario::EqualityScenario(EngineModel& model, uint64_t seed) : model_(model), random_(seed) {
+EqualityScenario::EqualityScenario(EngineModel& model, uint64_t seed, const Grid& grid)
+    : model_(model), random_(seed) {
   int64_t longest = 0;
   int most_choices = 1;
   const int num_clients = 3 + below(5);
@@ -35,6 +37,7 @@ EqualityScenario::EqualityScenario(EngineModel& model, uint64_t seed) : model_(m
     most_choices = std::max(most_choices, client.request.n);
     longest = std::max(longest, static_cast<int64_t>(client.prompt.size()) + client.request.max_tokens);
   }
+  options_.grid = grid;
   options_.device = model_.device();
   options_.gpu = model_.gpu();
   options_.cache_tokens = (blocks_for_tokens(longest) + (below(2) ? below(3) : below(20))) * kBlockTokens;
@@ -51,7 +54,12 @@ EqualityScenario::EqualityScenario(EngineModel& model, uint64_t seed) : model_(m
 }
 
 void EqualityScenario::run(Coverage& coverage, const Hook& hook) {
-  const auto core = EngineCore::create(model_.config(), model_.weights(), options_).value();
+  std::unique_ptr<ThreadInstance> ranks;
+  if (options_.grid.world() > 1)
+    ranks = std::make_unique<ThreadInstance>(model_.config(), model_.weights(), options_);
+  const auto core = (ranks ? EngineCore::create(model_.config(), ranks->take_runner(), options_)
+                           : EngineCore::create(model_.config(), model_.weights(), options_))
+                        .value();
   const SchedulerTime start{};
   int step = 0;
   for (bool left = true; left; ++step) {

@@ -29,7 +29,8 @@ class EqualityScenario {
  public:
   static constexpr int kMaxNewTokens = 10;
 
-  EqualityScenario(EngineModel& model, uint64_t seed);
+  // On the ranks of a grid, which have threads of their own.
+  EqualityScenario(EngineModel& model, uint64_t seed, const Grid& grid = {});
 
   // Called after every step; may change the cache.
   using Hook = std::function<void(EngineCore&)>;
