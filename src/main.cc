@@ -12,7 +12,7 @@ using namespace sparrow;
 // Bad input of any kind ends with 2.
 constexpr int kExitBadInput = 2;
 
-Status run(const cli::ServeOptions& options) {
+Result<int> run(const cli::ServeOptions& options) {
   return cli::run_serve(options);
 }
 Status run(const cli::ChatOptions& options) {

@@ -8,6 +8,7 @@
 
 #include "base/json/json.h"
 #include "base/progress.h"
+#include "cli/ranks/rank_process.h"
 #include "engine/cpu/cpu_runner.h"
 #include "engine/ranks/rank_group.h"
 #include "model/ledger.h"
@@ -59,6 +60,25 @@ Result<DType> cache_dtype(std::string_view flag, std::string_view value, DType m
   if (on_gpu) return DType::kF8E4M3;
   return Error{Errc::kUnsupported,
                strf("{} {}: needs a GPU; on the CPU the cache has the model's own type", flag, value)};
+}
+
+// What the flags about the model say to the engine.
+Status add_load(EngineOptions& options, const ModelConfig& config, const LoadOptions& load) {
+  options.device = device_of(load);
+  options.cpu.isa = ops::cpu_isa_named(load.isa);
+  if (options.device == Device::kCuda) {
+    const CacheTypes types = SPARROW_TRY(cache_types(load, config.dtype, options.device));
+    options.gpu.kv_dtype = types.kv;
+    options.gpu.index_dtype = types.index;
+    options.gpu.batch_invariant = load.batch_invariant;
+    if (load.gpu_memory_utilization) options.gpu.memory_utilization = *load.gpu_memory_utilization;
+    if (load.load_format == "dummy") options.gpu.dummy_seed = kDummySeed;
+  }
+  if (options.cache_tokens == 0 && options.device == Device::kCpu) {
+    const int64_t block_bytes = SPARROW_TRY(cache_block_bytes(config, load, options.grid));
+    options.cache_tokens = default_cache_tokens(block_bytes, machine_bytes() / options.grid.world());
+  }
+  return Ok{};
 }
 
 bool has_weights(const std::filesystem::path& dir) {
@@ -133,7 +153,7 @@ Status check(const LoadOptions& options) {
   return Ok{};
 }
 
-Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadOptions& options) {
+Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadOptions& options, bool quiet) {
   SPARROW_TRY(check(options));
   const bool dummy = options.load_format == "dummy";
   ProgressBar bar(strf("{} {}", dummy ? "random weights for" : "loading", dir.filename().string()),
@@ -142,7 +162,7 @@ Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadO
   const bool is_cpu = device_of(options) == Device::kCpu;
   const CheckpointOptions from{.prefault = is_cpu,
                                .check_scales = is_cpu,
-                               .progress = bar.callback(),
+                               .progress = quiet ? ProgressFn() : bar.callback(),
                                .overrides = options.hf_overrides};
   // A GPU makes its random weights itself.
   auto checkpoint = !dummy                                ? Checkpoint::open(dir, from)
@@ -158,13 +178,13 @@ Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadO
     return checkpoint;
   }
   SPARROW_TRY(cache_types(options, checkpoint->config().dtype, device_of(options)));
-  bar.finish();
+  if (!quiet) bar.finish();
   return checkpoint;
 }
 
-Result<int64_t> cache_block_bytes(const ModelConfig& config, const LoadOptions& options) {
+Result<int64_t> cache_block_bytes(const ModelConfig& config, const LoadOptions& options, const Grid& grid) {
   const CacheTypes types = SPARROW_TRY(cache_types(options, config.dtype, device_of(options)));
-  return make_ledger(config, {}, types.kv, types.index, /*vision=*/false).block_bytes();
+  return make_ledger(config, grid, types.kv, types.index, /*vision=*/false).block_bytes();
 }
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& dir,
@@ -186,25 +206,15 @@ Result<std::unique_ptr<SequenceRunner>> start_runner(const ModelConfig& config, 
 }
 
 Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, EngineOptions options,
-                                             const LoadOptions& load) {
-  options.device = device_of(load);
-  options.cpu.isa = ops::cpu_isa_named(load.isa);
-  if (options.device == Device::kCuda) {
-    const CacheTypes types = SPARROW_TRY(cache_types(load, checkpoint.config().dtype, options.device));
-    options.gpu.kv_dtype = types.kv;
-    options.gpu.index_dtype = types.index;
-    options.gpu.batch_invariant = load.batch_invariant;
-    if (load.gpu_memory_utilization) options.gpu.memory_utilization = *load.gpu_memory_utilization;
-    if (load.load_format == "dummy") options.gpu.dummy_seed = kDummySeed;
-  }
-  if (options.cache_tokens == 0 && options.device == Device::kCpu) {
-    const int64_t block_bytes = SPARROW_TRY(cache_block_bytes(checkpoint.config(), load));
-    options.cache_tokens = default_cache_tokens(block_bytes, machine_bytes());
-  }
+                                             const LoadOptions& load, RankProcess* ranks) {
+  SPARROW_TRY(add_load(options, checkpoint.config(), load));
   ProgressBar bar("weights to the GPU", ProgressBar::Unit::kBytes);
   options.gpu.progress = bar.callback();
-  auto engine = SPARROW_TRY(Engine::create(checkpoint.config(), checkpoint.weights(), options));
+  auto runner = SPARROW_TRY(ranks ? ranks->create_runner(checkpoint.config(), checkpoint.weights(), options)
+                                  : create_runner(checkpoint.config(), checkpoint.weights(), options));
+  auto engine = SPARROW_TRY(Engine::create(checkpoint.config(), std::move(runner), options));
   const EngineInfo& info = engine->info();
+  if (info.num_ranks > 1) std::fputs(strf("{}, on each rank:\n", describe(options.grid)).c_str(), stderr);
   if (options.device == Device::kCuda) {
     bar.finish();
     tell_gpu(info, engine->limits().max_model_tokens);
@@ -213,6 +223,13 @@ Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, Engin
   }
   for (const std::string& warning : info.warnings) std::fputs(strf("warning: {}\n", warning).c_str(), stderr);
   return engine;
+}
+
+Result<int> follow_rank_0(const Checkpoint& checkpoint, EngineOptions options, const LoadOptions& load,
+                          RankProcess& ranks) {
+  SPARROW_TRY(add_load(options, checkpoint.config(), load));
+  const auto runner = SPARROW_TRY(ranks.create_runner(checkpoint.config(), checkpoint.weights(), options));
+  return ranks.follow(*runner, checkpoint.config(), options);
 }
 
 }  // namespace sparrow::cli

@@ -17,6 +17,8 @@
 
 namespace sparrow::cli {
 
+class RankProcess;
+
 // "auto" becomes "cuda" where there is a GPU that the kernels run on, and "cpu" elsewhere.
 void resolve_device(LoadOptions& options);
 
@@ -26,7 +28,9 @@ bool built_with_cuda();
 // What is wrong with the flags themselves, before anything is loaded.
 Status check(const LoadOptions& options);
 
-Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadOptions& options = {});
+// `quiet`: nothing is told while it is loaded.
+Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadOptions& options = {},
+                                   bool quiet = false);
 
 // What --kv-cache-dtype and --index-cache-dtype mean. Error: the device has no such cache. This is the one
 // place that says which device has which. Index keys are fp8 only for who asks for it: fp8 K and V round what
@@ -45,8 +49,9 @@ Result<std::unique_ptr<SequenceRunner>> start_runner(const ModelConfig& config, 
                                                      int64_t cache_tokens, int threads,
                                                      std::optional<uint64_t> block_order_seed = std::nullopt);
 
-// Bytes of one block of the cache, all layers.
-Result<int64_t> cache_block_bytes(const ModelConfig& config, const LoadOptions& options);
+// Bytes of one block of a rank's cache, all layers.
+Result<int64_t> cache_block_bytes(const ModelConfig& config, const LoadOptions& options,
+                                  const Grid& grid = {});
 
 // Tokens of the CPU's cache where nobody says how many: a quarter of the memory, and not more than the first.
 inline constexpr int64_t kDefaultCacheTokens = 262144;
@@ -57,7 +62,12 @@ int64_t machine_bytes();
 inline constexpr int kCpuStepTokens = 512, kGpuStepTokens = 8192;
 
 // The checkpoint must outlive the engine. options.cache_tokens 0: as above, and on a GPU what fits.
+// `ranks`: this is the first of them; null: the only one.
 Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, EngineOptions options,
-                                             const LoadOptions& load = {});
+                                             const LoadOptions& load = {}, RankProcess* ranks = nullptr);
+
+// What all other ranks do instead: what rank 0 says, until it stops. The exit code.
+Result<int> follow_rank_0(const Checkpoint& checkpoint, EngineOptions options, const LoadOptions& load,
+                          RankProcess& ranks);
 
 }  // namespace sparrow::cli

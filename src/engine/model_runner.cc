@@ -7,10 +7,11 @@
 namespace sparrow {
 
 Result<std::unique_ptr<ModelRunner>> create_runner(const ModelConfig& config, const Weights& weights,
-                                                   const EngineOptions& options) {
+                                                   const EngineOptions& options, const RankPeers& peers) {
   std::unique_ptr<ModelRunner> runner;
   if (options.device == Device::kCpu)
-    runner = SPARROW_TRY(CpuRunner::create(config, weights, options.cache_tokens, options.cpu));
+    runner = SPARROW_TRY(
+        CpuRunner::create(config, weights, options.cache_tokens, options.cpu, options.grid, peers.comms));
   else
     runner = SPARROW_TRY(create_rank_group(
         config, weights,

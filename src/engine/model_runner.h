@@ -4,6 +4,7 @@
 // order wherever it is. Engine thread only.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -11,6 +12,8 @@
 
 #include "base/result.h"
 #include "base/tensor.h"
+#include "comm/communicator.h"
+#include "comm/control_link.h"
 #include "engine/cpu/sampler.h"
 #include "engine/engine_types.h"
 #include "kv/block_pool.h"
@@ -48,9 +51,17 @@ class ModelRunner {
   virtual std::span<const double> rank_step_seconds() const { return {}; }
 };
 
+// What a rank has of the others. Nothing: it is the only one.
+struct RankPeers {
+  RankComms comms;  // for a CPU
+  // Takes this rank's bytes and gives everybody's, by rank. All ranks call it equally often.
+  std::function<Result<std::vector<Bytes>>(std::span<const std::byte>)> exchange;
+};
+
 // The runner for options.device, which is the only thing that tells devices apart. Config and weights are
-// borrowed. Fails when the cache does not fit into memory, or the device cannot run the model.
+// borrowed. Of several ranks: that of options.grid. Fails when the cache does not fit into memory, or the
+// device cannot run the model.
 Result<std::unique_ptr<ModelRunner>> create_runner(const ModelConfig& config, const Weights& weights,
-                                                   const EngineOptions& options);
+                                                   const EngineOptions& options, const RankPeers& peers = {});
 
 }  // namespace sparrow

@@ -8,7 +8,9 @@
 #include "cli/args/token_ids.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"
+#include "cli/ranks/rank_process.h"
 #include "cli/run/generate_file.h"
+#include "model/sharding.h"
 #include "text/tokenizer/detokenizer.h"
 
 namespace sparrow::cli {
@@ -102,29 +104,24 @@ Status print_stream(Engine& engine, Request request, Printer printer) {
   return Ok{};
 }
 
-}  // namespace
-
-Result<int> run_generate(const GenerateOptions& options) {
-  if (options.ranks.grid != Grid{})
-    return Error{Errc::kUnsupported, strf("{}: only one GPU yet", describe(options.ranks.grid))};
+// `ranks`: this process is one of several. What is wrong with the prompt every one of them finds out.
+Result<int> generate(const GenerateOptions& options, const EngineOptions& base, RankProcess* ranks) {
+  const bool follows = ranks && ranks->grid().rank > 0;
   std::vector<int32_t> prompt;
   if (options.prompt_ids) prompt = SPARROW_TRY(read_prompt_ids(*options.prompt_ids));
-  if (options.prompts) SPARROW_TRY(check_files(options));
-  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load));
+  if (options.prompts && !follows) SPARROW_TRY(check_files(options));
+  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load, /*quiet=*/follows));
   const ModelConfig& config = checkpoint.config();
   const auto tokenizer = SPARROW_TRY(load_tokenizer(options.model, config));
   Request request = request_defaults(options, config);
-  EngineOptions engine_options{.cache_tokens = options.cache_tokens,
-                               .cpu = {.threads = options.threads},
-                               .max_step_tokens = options.chunk,
-                               .max_step_sequences = 1,
-                               .prefix_caching = options.prompts.has_value()};
+  EngineOptions engine_options = base;
   if (options.prompts) {
     SPARROW_TRY(validate(request.sampling, config.vocab_size));
-    engine_options.max_step_sequences = std::min(options.concurrency, options.chunk);
-    engine_options.max_queued_requests = options.concurrency;
-    const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options, options.load));
-    return generate_file(*engine, options, request, tokenizer.get());
+    if (follows) return follow_rank_0(checkpoint, engine_options, options.load, *ranks);
+    const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options, options.load, ranks));
+    const EngineWatch watch(ranks, *engine);
+    const int code = SPARROW_TRY(generate_file(*engine, options, request, tokenizer.get()));
+    return engine->failure() ? lost_rank(*engine->failure()) : code;
   }
   if (options.prompt) {
     if (!tokenizer)
@@ -139,9 +136,47 @@ Result<int> run_generate(const GenerateOptions& options) {
   SPARROW_TRY(validate(request, {.vocab_size = config.vocab_size,
                                  .max_model_tokens = config.max_positions,
                                  .cache_tokens = blocks_for_tokens(needed_tokens) * kBlockTokens}));
-  const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options, options.load));
-  SPARROW_TRY(print_stream(*engine, std::move(request), Printer(options.prompt ? tokenizer.get() : nullptr)));
+  if (follows) return follow_rank_0(checkpoint, engine_options, options.load, *ranks);
+  const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options, options.load, ranks));
+  const EngineWatch watch(ranks, *engine);
+  const Status printed =
+      print_stream(*engine, std::move(request), Printer(options.prompt ? tokenizer.get() : nullptr));
+  if (engine->failure()) return lost_rank(*engine->failure());
+  SPARROW_TRY(printed);
   return 0;
+}
+
+EngineOptions engine_options_of(const GenerateOptions& options) {
+  EngineOptions engine_options{.cache_tokens = options.cache_tokens,
+                               .cpu = {.threads = options.threads},
+                               .max_step_tokens = options.chunk,
+                               .max_step_sequences = 1,
+                               .prefix_caching = options.prompts.has_value()};
+  if (options.prompts) {
+    engine_options.max_step_sequences = std::min(options.concurrency, options.chunk);
+    engine_options.max_queued_requests = options.concurrency;
+  }
+  return engine_options;
+}
+
+}  // namespace
+
+Result<int> run_generate(const GenerateOptions& options) {
+  EngineOptions engine_options = engine_options_of(options);
+  if (options.ranks.grid.world() == 1) return generate(options, engine_options, nullptr);
+  // What is wrong for all ranks is said once.
+  SPARROW_TRY(check(options.load));
+  SPARROW_TRY(
+      validate(SPARROW_TRY(load_config(options.model, options.load.hf_overrides)), options.ranks.grid));
+  const std::optional<RankPlace> place = SPARROW_TRY(own_place(options.ranks));
+  if (!place) return start_ranks(options.ranks, "generate");
+  if (place->rank > 0) leave_signals_to_rank_0();
+  engine_options = rank_options(engine_options, options.ranks, *place);
+  const auto ranks = SPARROW_TRY(
+      RankProcess::join(options.ranks, *place, config_digest(options.model, options.load, engine_options)));
+  Result<int> code = generate(options, engine_options, ranks.get());
+  if (!code.ok()) ranks->fail(code.error());
+  return code;
 }
 
 }  // namespace sparrow::cli

@@ -13,6 +13,7 @@
 
 #include "cli/args/byte_size.h"
 #include "cli/load_model.h"
+#include "cli/ranks/rank_process.h"
 #include "cli/serve/serve_checks.h"
 #include "cli/serve/signals.h"
 #include "server/access_log.h"
@@ -110,9 +111,31 @@ void end_serving(const ServeOptions& o, int signal, HttpServer& server, const Ac
   server.stop();
 }
 
-}  // namespace
+EngineOptions options_of_rank(const EngineOptions& options, const ServeOptions& o,
+                              const std::optional<RankPlace>& place) {
+  return place ? rank_options(options, o.ranks, *place) : options;
+}
 
-Status run_serve(ServeOptions options) {
+Result<std::unique_ptr<RankProcess>> join(const ServeOptions& o, const RankPlace& place,
+                                          const EngineOptions& for_engine) {
+  return RankProcess::join(o.ranks, place, config_digest(o.model, o.load, for_engine));
+}
+
+Result<int> follow(ServeOptions options, const RankPlace& place, std::unique_ptr<RankProcess>& ranks) {
+  leave_signals_to_rank_0();
+  resolve_device(options.load);
+  SPARROW_TRY(check_flags(options));
+  const ModelConfig config = SPARROW_TRY(read_config(options));
+  const EngineOptions for_engine =
+      options_of_rank(SPARROW_TRY(engine_options(options, config)), options, place);
+  ranks = SPARROW_TRY(join(options, place, for_engine));
+  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load, /*quiet=*/true));
+  return follow_rank_0(checkpoint, for_engine, options.load, *ranks);
+}
+
+// `place`: this is rank 0 of several.
+Result<int> serve(ServeOptions options, const std::optional<RankPlace>& place,
+                  std::unique_ptr<RankProcess>& ranks) {
   // Before any other thread: a driver's, which would not hold signals back, would die of the first.
   Signals signals(/*with_hangup=*/!options.api_key_file.empty() || !options.ssl_certfile.empty());
   resolve_device(options.load);
@@ -121,13 +144,18 @@ Status run_serve(ServeOptions options) {
   const ModelConfig config = SPARROW_TRY(read_config(options));
   const auto tokenizer = SPARROW_TRY(load_tokenizer(options.model, config));
   const std::optional<ChatTemplate> chat_template = SPARROW_TRY(read_template(options));
-  const EngineOptions for_engine = SPARROW_TRY(engine_options(options, config));
+  const EngineOptions for_engine =
+      options_of_rank(SPARROW_TRY(engine_options(options, config)), options, place);
   const AccessLog log(STDERR_FILENO, options.log_format == "json" ? LogFormat::kJson : LogFormat::kHuman);
   std::atomic<Service*> loaded{nullptr};
   const auto server = SPARROW_TRY(listen(options, log, loaded));
 
+  if (place) ranks = SPARROW_TRY(join(options, *place, for_engine));
   const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load));
-  const auto engine = SPARROW_TRY(start_engine(checkpoint, for_engine, options.load));
+  const auto engine = SPARROW_TRY(start_engine(checkpoint, for_engine, options.load, ranks.get()));
+  const EngineWatch watch(ranks.get(), *engine, [&log](const Error& failure) {
+    log.write_line(strf("stopping: {}\n", failure.message));
+  });
   SPARROW_TRY(check_context(options, config, engine->limits().cache_tokens));
 
   EncodeCache encode_cache(*tokenizer);
@@ -158,7 +186,24 @@ Status run_serve(ServeOptions options) {
   const int signal = signals.wait([&] { reload_files(options, *keys, *server, log); });
   end_serving(options, signal, *server, log);
   engine->stop();
-  return Ok{};
+  return 0;
+}
+
+}  // namespace
+
+Result<int> run_serve(ServeOptions options) {
+  std::unique_ptr<RankProcess> ranks;
+  if (options.ranks.grid.world() == 1) return serve(std::move(options), std::nullopt, ranks);
+  // What is wrong for all ranks is said once.
+  SPARROW_TRY(check_flags(options));
+  SPARROW_TRY(read_keys(options));
+  SPARROW_TRY(read_config(options));
+  const std::optional<RankPlace> place = SPARROW_TRY(own_place(options.ranks));
+  if (!place) return start_ranks(options.ranks, "serve");
+  Result<int> code =
+      place->rank > 0 ? follow(std::move(options), *place, ranks) : serve(std::move(options), place, ranks);
+  if (!code.ok() && ranks) ranks->fail(code.error());
+  return code;
 }
 
 }  // namespace sparrow::cli

@@ -56,6 +56,6 @@ struct ServeOptions {
   bool trust_request_chat_template = false;
 };
 
-Status run_serve(ServeOptions options);
+Result<int> run_serve(ServeOptions options);  // the exit code
 
 }  // namespace sparrow::cli

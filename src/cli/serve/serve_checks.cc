@@ -12,6 +12,7 @@
 #include "cli/args/byte_size.h"
 #include "cli/load_model.h"
 #include "kv/block_table.h"
+#include "model/sharding.h"
 
 namespace sparrow::cli {
 namespace {
@@ -41,7 +42,6 @@ Status check_flags(const ServeOptions& o) {
         strf("--block-size {}: only 128, because M3 selects blocks of 128 tokens and a block is "
              "one page of the cache",
              o.block_size));
-  if (o.ranks.grid != Grid{}) return unsupported(strf("{}: only one GPU yet", describe(o.ranks.grid)));
   SPARROW_TRY(check(o.load));
   if (o.trust_request_chat_template)
     return unsupported(
@@ -64,6 +64,7 @@ Result<ModelConfig> read_config(const ServeOptions& o) {
   if (!std::filesystem::exists(o.model / "tokenizer.json", ec))
     return Error{Errc::kNotFound, strf("{} has no tokenizer.json: a server needs the model's tokenizer files",
                                        quoted(o.model))};
+  SPARROW_TRY(validate(config, o.ranks.grid));
   if (o.max_model_len > config.max_positions)
     return Error{Errc::kInvalidArgument,
                  strf("--max-model-len {} exceeds the model's {} positions (--hf-overrides can change them)",
@@ -123,7 +124,8 @@ Result<EngineOptions> engine_options(const ServeOptions& o, const ModelConfig& c
                         .max_step_sequences = o.max_step_sequences,
                         .prefix_caching = o.prefix_caching,
                         .max_queued_requests = o.max_queued_requests};
-  const int64_t block = SPARROW_TRY(cache_block_bytes(config, o.load));
+  options.grid = o.ranks.grid;
+  const int64_t block = SPARROW_TRY(cache_block_bytes(config, o.load, o.ranks.grid));
   if (!o.kv_cache_memory.empty()) {
     const int64_t bytes = SPARROW_TRY(parse_byte_size(o.kv_cache_memory, "--kv-cache-memory"));
     if (bytes < block)
@@ -131,7 +133,7 @@ Result<EngineOptions> engine_options(const ServeOptions& o, const ModelConfig& c
                    strf("--kv-cache-memory {} is less than one block of {} bytes", o.kv_cache_memory, block)};
     options.cache_tokens = bytes / block * kBlockTokens;
   } else if (o.load.device != "cuda") {
-    options.cache_tokens = default_cache_tokens(block, machine_bytes());
+    options.cache_tokens = default_cache_tokens(block, machine_bytes() / o.ranks.grid.world());
   }
   // How much fits on a GPU is known when the weights are there.
   if (options.cache_tokens > 0) SPARROW_TRY(check_context(o, config, options.cache_tokens));
@@ -140,7 +142,7 @@ Result<EngineOptions> engine_options(const ServeOptions& o, const ModelConfig& c
 
 Status check_context(const ServeOptions& o, const ModelConfig& config, int64_t cache_tokens) {
   if (o.max_model_len <= cache_tokens) return Ok{};
-  const int64_t block = SPARROW_TRY(cache_block_bytes(config, o.load));
+  const int64_t block = SPARROW_TRY(cache_block_bytes(config, o.load, o.ranks.grid));
   const int64_t megabytes = (blocks_for_tokens(o.max_model_len) * block + (1 << 20) - 1) >> 20;
   return Error{Errc::kInvalidArgument,
                strf("--max-model-len {}: the cache holds {} tokens; give --kv-cache-memory {}M, "
