@@ -46,9 +46,10 @@ struct GemmSimd {
   // Calls tile(row, x, constant) for groups of rows [row, end), x their packed elements in the block at k of
   // a part; the constant's value is how many they are.
   template <typename Body>
-  static void for_each_tile(const StripJob& job, int part, int64_t row, int64_t end, int64_t k, Body&& tile) {
+  static void for_each_tile(const StripJob& job, int part, int64_t columns, int64_t row, int64_t end,
+                            int64_t k, Body&& tile) {
     static_assert(kRows == 3);
-    const typename Packed::Block block = Packed::Block::at(job.part_columns(), k);
+    const typename Packed::Block block = Packed::Block::at(columns, k);
     const Element* packed = static_cast<const Element*>(job.packed_at(part));
     for (int64_t n; row < end; row += n) {
       n = rows_of_tile(end - row);
@@ -72,11 +73,12 @@ struct GemmSimd {
         for (int64_t k = 0; k < columns; k += kBlock) {
           Stored<kFormat> w = Stored<kFormat>::at(job.weight, job.first_output + i, part * columns + k);
           w.stride *= apart, w.scale_stride *= apart;
-          for_each_tile(job, part, 0, job.rows, k, [&](int64_t row, const Element* const* x, auto n) {
-            if constexpr (kO == kOutputs || n() == 1)
-              Tile::template stream_tile<kFormat, kO, n()>(w, x, min(kBlock, columns - k), sums[row], kO,
-                                                           k == 0);
-          });
+          for_each_tile(job, part, columns, 0, job.rows, k,
+                        [&](int64_t row, const Element* const* x, auto n) {
+                          if constexpr (kO == kOutputs || n() == 1)
+                            Tile::template stream_tile<kFormat, kO, n()>(w, x, min(kBlock, columns - k),
+                                                                         sums[row], kO, k == 0);
+                        });
         }
         float* c = job.c + part * job.c_part + i;
         for (int64_t r = 0; r < job.rows; ++r)
@@ -85,25 +87,28 @@ struct GemmSimd {
     return first + apart * kO;
   }
 
-  // Outputs from `first` on for rows [row, end), of one part.
+  // Outputs from `first` on for rows [row, end), of parts [part, last): several only where they fit a block
+  // together, so that the rows of a panel are read to the end of it.
   template <MatrixFormat kFormat>
-  static void blocked(const StripJob& job, int part, int64_t first, int64_t row, int64_t end) {
+  static void blocked(const StripJob& job, int part, int last, int64_t first, int64_t row, int64_t end) {
     const int64_t columns = job.part_columns();
-    float* c = job.c + part * job.c_part;
     Element* panels = static_cast<Element*>(job.workspace);
     for (int64_t k = 0; k < columns; k += kBlock) {
       const int64_t count = min(kBlock, columns - k), chunks = ceil_div(count, kChunk);
       for (int64_t o = first; o < job.outputs; o += kPanels * kOutputs) {
         const int64_t outputs = min(kPanels * kOutputs, job.outputs - o);
         const int64_t ahead = o + 2 * kPanels * kOutputs <= job.outputs ? kPanels * kOutputs : 0;
-        for (int64_t i = 0; i < outputs; i += kOutputs)
-          Tile::expand(Stored<kFormat>::at(job.weight, job.first_output + o + i, part * columns + k),
-                       outputs - i, count, ahead, panels + i * kBlock);
-        for_each_tile(job, part, row, end, k, [&](int64_t r, const Element* const* x, auto n) {
+        for (int p = part; p < last; ++p) {
           for (int64_t i = 0; i < outputs; i += kOutputs)
-            Tile::template panel_tile<n()>(panels + i * kBlock, x, chunks, c + r * job.c_stride + o + i,
-                                           job.c_stride, k == 0);
-        });
+            Tile::expand(Stored<kFormat>::at(job.weight, job.first_output + o + i, p * columns + k),
+                         outputs - i, count, ahead, panels + i * kBlock);
+          float* c = job.c + p * job.c_part + o;
+          for_each_tile(job, p, columns, row, end, k, [&](int64_t r, const Element* const* x, auto n) {
+            for (int64_t i = 0; i < outputs; i += kOutputs)
+              Tile::template panel_tile<n()>(panels + i * kBlock, x, chunks, c + r * job.c_stride + i,
+                                             job.c_stride, k == 0);
+          });
+        }
       }
     }
   }
@@ -115,9 +120,11 @@ struct GemmSimd {
     if (job.rows <= U::template kStreamRows<kFormat>) done = stream<kFormat, kOutputs>(job, done);
     // The last outputs, too few for a tile, take this way too: it never reads past the matrix.
     if (done == job.outputs) return;
+    const int group = job.part_columns() < kBlock ? static_cast<int>(kBlock / job.part_columns()) : 1;
     for (int64_t row = 0; row < job.rows; row += kCachedRows)
-      for (int part = 0; part < job.parts; ++part)
-        blocked<kFormat>(job, part, done, row, min(row + kCachedRows, job.rows));
+      for (int part = 0; part < job.parts; part += group)
+        blocked<kFormat>(job, part, static_cast<int>(min(part + group, job.parts)), done, row,
+                         min(row + kCachedRows, job.rows));
   }
   static constexpr int kStreamOutputs = 8;  // of one row: enough sums to hide the latency of an addition
 

@@ -26,10 +26,17 @@ struct TileSimd {
 
   template <int kO, int kR>
   static void finish(const Sum (&sums)[kR][kO], float* c, int64_t c_stride, bool first) {
+    constexpr int kGroups = kR * kO / kOutputs;  // of kOutputs sums of a row
+    const auto from = [&](int g) { return &sums[g * kOutputs / kO][g * kOutputs % kO]; };
+    const auto to = [&](int g) { return c + g * kOutputs / kO * c_stride + g * kOutputs % kO; };
+    constexpr bool kPairs = requires {
+      U::finish(from(0), from(0), c, c, first);
+    };
 #pragma GCC unroll 8
-    for (int r = 0; r < kR; ++r)
+    for (int g = 0; kPairs && g + 1 < kGroups; g += 2)
+      if constexpr (kPairs) U::finish(from(g), from(g + 1), to(g), to(g + 1), first);
 #pragma GCC unroll 8
-      for (int o = 0; o < kO; o += kOutputs) U::finish(&sums[r][o], c + r * c_stride + o, first);
+    for (int g = kPairs ? kGroups / 2 * 2 : 0; g < kGroups; ++g) U::finish(from(g), to(g), first);
   }
 
   // `columns` elements of a panel's weight rows; the last of `outputs` rows stands in for missing ones. Runs

@@ -47,6 +47,11 @@ struct UnitF32 {
     return sum;
   }
   static void finish(const Sum* sums, float* c, bool first) { store_lane_sums(sums, c, first); }
+  // Two times kOutputs at once, where vectors are short.
+  static void finish(const Sum* a, const Sum* b, float* to_a, float* to_b,
+                     bool first) requires(kOutputs == 4) {
+    store_lane_sums(a, b, to_a, to_b, first);
+  }
 };
 
 }  // namespace sparrow::ops::cpu
