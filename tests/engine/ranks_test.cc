@@ -272,5 +272,46 @@ TEST(Ranks, HaveTheBitsOfOneOnTheGoldenModels) {
   }
 }
 
+// Whole experts on a rank add up in another order: close to one rank's, and the same whenever it is run.
+TEST(Ranks, WithWholeExpertsAreCloseAndRepeat) {
+  const Checkpoint wide = random_checkpoint(MatrixFormat::kF32, kWide);
+  const ModelConfig config = with_few_blocks(wide.config());
+  Play alone(config, wide.weights(), {});
+  for (const Grid& grid :
+       {Grid{.tp = 2, .expert_parallel = true}, Grid{.tp = 8, .expert_parallel = true},
+        Grid{.dp = 2, .expert_parallel = true}, Grid{.tp = 2, .dp = 2, .expert_parallel = true}}) {
+    SCOPED_TRACE(describe(grid));
+    Play play(config, wide.weights(), grid), again(config, wide.weights(), grid);
+    expect_replicas(play);
+    for (size_t step = 0; step < kSteps.size(); ++step) {
+      const StepResult& result = play.results()[step];
+      EXPECT_TRUE(same_bits<float>(result.logits, again.results()[step].logits));
+      EXPECT_LT(test::relative_error(result.logits, alone.results()[step].logits), 1e-5);
+      EXPECT_EQ(result.ids, alone.results()[step].ids);
+    }
+  }
+}
+
+// Those who wait for a rank that gives up come back, and know that what they have is of no use.
+TEST(Ranks, ThatLoseOneReturnAndSaySo) {
+  const Checkpoint tiny = random_checkpoint(MatrixFormat::kBF16);
+  ThreadRanks ranks(tiny.config(), tiny.weights(), kBlockTokens, {.tp = 4});
+  const Batch batch{.ids = {1, 2},
+                    .positions = {0, 1},
+                    .slots = {0, 1},
+                    .cu_seqlens_q = {0, 2},
+                    .seq_lens = {2},
+                    .block_table = {0},
+                    .max_blocks = 1,
+                    .logit_rows = {1}};
+  ranks.on_all([&](int, CpuRunner& runner) { runner.run(batch, nullptr); });
+  for (int rank = 0; rank < 4; ++rank) EXPECT_FALSE(ranks.at(rank).failure());
+  ranks.on_all([&](int rank, CpuRunner& runner) {
+    if (rank == 2) return ranks.comms(rank).world->abort();
+    runner.run(batch, nullptr);
+  });
+  for (int rank = 0; rank < 4; ++rank) EXPECT_TRUE(ranks.at(rank).failure());
+}
+
 }  // namespace
 }  // namespace sparrow
