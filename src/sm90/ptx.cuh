@@ -246,6 +246,18 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
+// This CTA's place in its cluster, and how many there are.
+__device__ __forceinline__ int cluster_cta() {
+  int cta;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(cta));
+  return cta;
+}
+__device__ __forceinline__ int cluster_ctas() {
+  int ctas;
+  asm("mov.u32 %0, %%cluster_nctarank;" : "=r"(ctas));
+  return ctas;
+}
+
 // Where `p`, a place in this CTA's shared memory, lies in the CTA of that rank.
 __device__ __forceinline__ uint32_t cluster_address(const void* p, uint32_t rank) {
   uint32_t address;
