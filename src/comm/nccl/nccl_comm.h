@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+// NcclComm: a Communicator over NCCL, for tensors on GPUs: dense ones, f32 or bf16 where they are summed.
+// Sums have NCCL's order, which is the same on all ranks and from run to run, but depends on the size; where
+// the order matters, the kernels of ops/cuda/comm sum.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+
+#include "comm/communicator.h"
+#include "comm/nccl/nccl_library.h"
+
+namespace sparrow {
+
+class NcclComm final : public Communicator {
+ public:
+  // All ranks of it, with the id that one of them asked the library for. `stream`: a cudaStream_t. Error:
+  // NCCL's, or a rank did not come within the time.
+  static Result<std::unique_ptr<NcclComm>> create(std::shared_ptr<const NcclLibrary> library,
+                                                  const nccl::UniqueId& id, int rank, int size, void* stream,
+                                                  std::chrono::milliseconds patience);
+  ~NcclComm() override;
+  // Those ranks that give the same colour, in the order of their keys. All ranks call it.
+  Result<std::unique_ptr<NcclComm>> split(int color, int key, int rank, int size) const;
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+
+  void all_reduce(const Tensor& x) override;
+  void reduce_scatter_rows(const Tensor& x, std::span<const int64_t> rows, const Tensor& mine) override;
+  void all_gather_rows(const Tensor& mine, std::span<const int64_t> rows, const Tensor& all) override;
+  void gather(const Tensor& x, int root, const Tensor& all) override;
+  void broadcast(const Tensor& x, int root) override;
+
+  // NCCL's own abort may never return: it runs in a thread of its own, for which nobody waits.
+  void abort() override;
+  // Asks NCCL, whose answer is about what it has noticed so far.
+  bool failed() const override;
+
+ private:
+  NcclComm(std::shared_ptr<const NcclLibrary> library, int rank, int size, void* stream,
+           std::chrono::milliseconds patience)
+      : library_(std::move(library)), rank_(rank), size_(size), stream_(stream), patience_(patience) {}
+
+  // Calls return before they are done: waits until the last one is.
+  Status finish(int code) const;
+  // The same for exchanges, which report through failed().
+  void check(int code);
+  // Calls `body` between GroupStart and GroupEnd.
+  template <typename Body>
+  void grouped(const Body& body);
+
+  const std::shared_ptr<const NcclLibrary> library_;
+  const int rank_, size_;
+  void* const stream_;
+  const std::chrono::milliseconds patience_;
+  nccl::Comm* comm_ = nullptr;
+  std::atomic<bool> failed_ = false;
+};
+
+}  // namespace sparrow

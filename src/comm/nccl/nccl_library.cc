@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "comm/nccl/nccl_library.h"
+
+#include <dlfcn.h>
+
+namespace sparrow {
+namespace {
+
+std::string name_of_version(int code) {
+  return strf("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+}
+
+}  // namespace
+
+Result<NcclLibrary> NcclLibrary::open(const NcclNeeds& needs, const char* path) {
+  // It stays open: it keeps threads of its own.
+  void* const handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr)
+    return Error{Errc::kNotFound,
+                 strf("{} was not found: install NCCL 2.28 or newer (libnccl2, or nvidia-nccl-cu13 of PyPI), "
+                      "or name its folder in LD_LIBRARY_PATH",
+                      path)};
+  NcclLibrary library;
+  const auto missing = [&](const char* name) {
+    return Error{Errc::kUnsupported,
+                 strf("{} has no {}: it is no NCCL, or one before 2.28; install a newer one", path, name)};
+  };
+#define SPARROW_NCCL_LOAD(name, arguments)                                              \
+  library.name = reinterpret_cast<decltype(library.name)>(dlsym(handle, "nccl" #name)); \
+  if (library.name == nullptr) return missing("nccl" #name);
+  SPARROW_NCCL_FUNCTIONS(SPARROW_NCCL_LOAD)
+#undef SPARROW_NCCL_LOAD
+  library.GetErrorString =
+      reinterpret_cast<decltype(library.GetErrorString)>(dlsym(handle, "ncclGetErrorString"));
+  if (library.GetErrorString == nullptr) return missing("ncclGetErrorString");
+  if (const int code = library.GetVersion(&library.version_); code != nccl::kSuccess)
+    return Error{Errc::kUnsupported, strf("{} does not tell its version: {}", path, library.describe(code))};
+
+  const struct {
+    bool needed;
+    int least;
+    const char* what;
+  } limits[] = {{true, 22800, "ranks of a node"},
+                {needs.several_nodes, 23004, "ranks on several nodes"},
+                {needs.shared_gpu, 23004, "several ranks on one GPU"}};
+  for (const auto& [needed, least, what] : limits)
+    if (needed && library.version_ < least)
+      return Error{Errc::kUnsupported,
+                   strf("{} is NCCL {}: {} need {} or newer (libnccl2, or nvidia-nccl-cu13 of PyPI)", path,
+                        library.version(), what, name_of_version(least))};
+  return library;
+}
+
+std::string NcclLibrary::version() const {
+  return name_of_version(version_);
+}
+
+}  // namespace sparrow
