@@ -31,6 +31,7 @@ struct GpuOptions {
   DType kv_dtype = DType::kBF16;       // of K and V in the cache: bf16 or e4m3
   DType index_dtype = DType::kBF16;    // of its index keys, likewise
   double memory_utilization = 0.9;     // of the device's memory, for all there is
+  bool share = false;                  // other ranks may run on the same GPU; slower, for tests
   bool graphs = true;                  // replay decode steps from CUDA graphs
   bool batch_invariant = false;        // outputs depend, to the bit, on their request alone; slower
   std::optional<uint64_t> dummy_seed;  // random weights made on the device; the checkpoint's are not read

@@ -11,6 +11,7 @@
 #include "config/config.h"
 #include "device/arena.h"
 #include "model/rotary.h"
+#include "ops/cuda/comm/peer_buffers.h"
 #include "ops/gpu_workspace.h"
 
 namespace sparrow {
@@ -41,12 +42,13 @@ struct RankShape {
   };
   int query_heads = 0, kv_heads = 0, vocab_rows = 0;
   std::vector<Layer> layers;
+  int ranks = 1;  // of the grid: of more than one some rows lie in memory that they share
 };
 
 // `Rank` is a DeviceLayout, or the DeviceWeights that lie there.
 template <typename Rank>
-RankShape rank_shape(const Rank& rank) {
-  RankShape shape{rank.query_heads, rank.kv_heads, rank.vocab_rows, {}};
+RankShape rank_shape(const Rank& rank, int ranks = 1) {
+  RankShape shape{rank.query_heads, rank.kv_heads, rank.vocab_rows, {}, ranks};
   for (const auto& layer : rank.layers)
     shape.layers.push_back({layer.qkv_rows, layer.num_experts, layer.inter, layer.expanded_numbers});
   return shape;
@@ -62,6 +64,15 @@ inline ops::cuda::RouterShape router_shape(const ModelConfig& config) {
   return {.hidden = config.hidden_size, .num_experts = config.num_experts, .top_k = config.experts_per_token};
 }
 
+// What ranks of several share.
+inline ops::cuda::PeerShape peer_shape(const ModelConfig& config, const GpuStepLimits& limits) {
+  return {.hidden = config.hidden_size,
+          .vocabulary = config.vocab_size,
+          .max_rows = limits.max_step_tokens,
+          .max_logits = limits.max_logits,
+          .max_draws = limits.max_step_sequences};
+}
+
 // The attention's plan, which refers to the frequencies.
 msa::gpu::PlanConfig attention_plan(const ModelConfig& config, const RankShape& rank,
                                     const GpuStepLimits& limits, const RotaryFrequencies& rotary);
@@ -69,7 +80,7 @@ msa::gpu::PlanConfig attention_plan(const ModelConfig& config, const RankShape& 
 // All layers share them.
 template <typename Bf16>
 struct StepBuffers {
-  Bf16 *residual, *normed, *delta;  // [tokens, hidden]
+  Bf16 *residual, *normed, *delta;  // [tokens, hidden]; the last two of several ranks are in PeerBuffers
   Bf16* next_residual;              // [hidden] of one token: a router with the norm in it writes this
                                     // while its other CTAs read the residual; the two take turns
   Bf16* qkv;                        // [tokens, qkv_rows]
@@ -99,8 +110,10 @@ StepBuffers<Bf16> lay_out_step(Arena& arena, const ModelConfig& config, const Ra
   StepBuffers<Bf16> at{};
   arena.begin("residual, norm, delta");
   at.residual = arena.take<Bf16>(tokens * hidden);
-  at.normed = arena.take<Bf16>(tokens * hidden);
-  at.delta = arena.take<Bf16>(tokens * hidden);
+  if (rank.ranks == 1) {
+    at.normed = arena.take<Bf16>(tokens * hidden);
+    at.delta = arena.take<Bf16>(tokens * hidden);
+  }
   at.next_residual = arena.take<Bf16>(hidden);
   arena.begin("projections");
   at.qkv = arena.take<Bf16>(tokens * qkv_rows);

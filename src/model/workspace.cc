@@ -26,7 +26,7 @@ void Workspace::add(std::string_view name, int64_t bytes_of_row) {
 
 Result<Workspace> gpu_workspace(const ModelConfig& config, const Grid& grid, const GpuStepLimits& limits,
                                 int num_sms) {
-  const RankShape rank = rank_shape(SPARROW_TRY(make_device_layout(config, grid)));
+  const RankShape rank = rank_shape(SPARROW_TRY(make_device_layout(config, grid)), grid.world());
   const RotaryFrequencies rotary = rotary_frequencies(config.rope);
   int64_t attention_bytes = 0;
   const msa::gpu::Status status =
@@ -36,6 +36,8 @@ Result<Workspace> gpu_workspace(const ModelConfig& config, const Grid& grid, con
   lay_out_step<BFloat16>(arena, config, rank, limits, attention_bytes);
   Workspace workspace;
   for (const Arena::Part& part : arena.parts()) workspace.add(part.name, static_cast<int64_t>(part.bytes));
+  if (grid.world() > 1)
+    workspace.add("shared with other ranks", ops::cuda::peer_bytes(peer_shape(config, limits)));
   return workspace;
 }
 

@@ -49,7 +49,15 @@ void Stream::synchronize() const {
 
 Graph Graph::capture(const Stream& stream, const std::function<void()>& record) {
   // Thread-local: another thread's allocation or copy during the recording is its own business.
-  SPARROW_CUDA(cudaStreamBeginCapture(stream.get(), cudaStreamCaptureModeThreadLocal));
+  return capture(stream, cudaStreamCaptureModeThreadLocal, record);
+}
+
+Graph Graph::capture_of_threads(const Stream& stream, const std::function<void()>& record) {
+  return capture(stream, cudaStreamCaptureModeRelaxed, record);
+}
+
+Graph Graph::capture(const Stream& stream, cudaStreamCaptureMode mode, const std::function<void()>& record) {
+  SPARROW_CUDA(cudaStreamBeginCapture(stream.get(), mode));
   record();
   cudaGraph_t recorded = nullptr;
   SPARROW_CUDA(cudaStreamEndCapture(stream.get(), &recorded));

@@ -59,11 +59,15 @@ class Graph {
   Graph() = default;
   // Records what `record` launches on the stream; nothing runs.
   static Graph capture(const Stream& stream, const std::function<void()>& record);
+  // The same where other threads launch on the stream, too. No thread does anything else with CUDA meanwhile.
+  static Graph capture_of_threads(const Stream& stream, const std::function<void()>& record);
 
   bool empty() const { return exec_ == nullptr; }
   void launch(cudaStream_t stream) const;
 
  private:
+  static Graph capture(const Stream& stream, cudaStreamCaptureMode mode, const std::function<void()>& record);
+
   CudaHandle<cudaGraphExec_t, cudaGraphExecDestroy> exec_;
 };
 

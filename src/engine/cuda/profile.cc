@@ -19,20 +19,14 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-struct Mark {
-  StepPart part;
-  int layer;
-  Event event{Event::Timing::kOn};
-};
-
 // A step on the GPU, from its metadata to its ids.
 struct Launched {
   Event begin{Event::Timing::kOn}, end{Event::Timing::kOn};
 };
 
-std::vector<StepTimes::Span> spans_of(const std::vector<Mark>& marks) {
+std::vector<StepTimes::Span> spans_of(const std::vector<StepMark>& marks) {
   std::vector<StepTimes::Span> spans;
-  const auto since_begin = [&](const Mark& mark) {
+  const auto since_begin = [&](const StepMark& mark) {
     return 1e3 * Event::milliseconds_between(marks.front().event, mark.event);
   };
   for (size_t i = 0; i + 1 < marks.size(); ++i)
@@ -115,8 +109,8 @@ void Rank::fill_cache(uint64_t seed) {
   const auto fill = [&](void* pages, size_t bytes, DType dtype) {
     auto* const to = static_cast<std::byte*>(pages);
     const auto copy = [&](size_t done, const void* from) {
-      SPARROW_CUDA(cudaMemcpyAsync(to + done, from, std::min(kPieceBytes, bytes - done), cudaMemcpyDefault,
-                                   stream_.get()));
+      SPARROW_CUDA(
+          cudaMemcpyAsync(to + done, from, std::min(kPieceBytes, bytes - done), cudaMemcpyDefault, stream()));
     };
     if (!made.contains(dtype)) {
       // Both signs, sizes from 1/8 to 2; as bytes the same for e4m3.
@@ -125,7 +119,7 @@ void Rank::fill_cache(uint64_t seed) {
         value = dtype == DType::kBF16 ? (bits & 0x81ff) | 0x3e00 : (bits & 0x9f9f) | 0x2020;
       }
       copy(0, piece.data());
-      stream_.synchronize();
+      stream_->synchronize();
       made[dtype] = to;
     }
     for (size_t done = 0; done < bytes; done += kPieceBytes)
@@ -137,12 +131,60 @@ void Rank::fill_cache(uint64_t seed) {
     if (shape.layer_is_sparse[layer])
       fill(cache_->index_pages(layer), shape.index_page_bytes() * shape.num_blocks, shape.index_dtype);
   }
-  stream_.synchronize();
+  stream_->synchronize();
+}
+
+void Rank::launch_marked(const DeviceBatch& step, std::vector<StepMark>& marks) {
+  enter();
+  model_->forward(step, *cache_, stream(), [&](StepPart part, int layer, cudaStream_t stream) {
+    marks.push_back({.part = part, .layer = layer});
+    SPARROW_CUDA(cudaEventRecordWithFlags(marks.back().event.get(), stream, cudaEventRecordExternal));
+  });
+}
+
+void Rank::launch_marked(const Batch& batch, std::vector<StepMark>& marks) {
+  launch_marked(upload_->describe(StepUpload::shape_of(batch)), marks);
+}
+
+StepTimes Rank::times_of(const std::vector<StepMark>& marks) const {
+  StepTimes times{.timeline = spans_of(marks), .attention_kernels = model_->describe()};
+  std::erase_if(times.timeline,
+                [](const StepTimes::Span& span) { return span.part == name_of(StepPart::kOthers); });
+  for (const StepTimes::Span& span : times.timeline) times.median_us += span.end_us - span.begin_us;
+  times.min_us = times.max_us = times.median_us;
+  return times;
+}
+
+std::vector<int> Rank::count_experts(const DeviceBatch& step) {
+  std::vector<int> hit(static_cast<size_t>(config_.num_layers));
+  std::vector<int32_t> ids(static_cast<size_t>(step.num_tokens) * config_.experts_per_token);
+  model_->forward(step, *cache_, stream(), [&](StepPart part, int layer, cudaStream_t) {
+    if (part != StepPart::kExperts || weights_.layers[layer].num_experts == 0) return;
+    SPARROW_CUDA(cudaMemcpyAsync(ids.data(), model_->expert_ids(), ids.size() * sizeof(int32_t),
+                                 cudaMemcpyDeviceToHost, stream()));
+    stream_->synchronize();
+    hit[layer] = static_cast<int>(std::set<int32_t>(ids.begin(), ids.end()).size());
+  });
+  stream_->synchronize();
+  return hit;
+}
+
+std::vector<int> Rank::count_experts(const Batch& batch) {
+  enter();
+  return count_experts(upload_->describe(StepUpload::shape_of(batch)));
+}
+
+void Rank::measure_rates(StepTimes& times) {
+  constexpr size_t kReadBytes = size_t{4} << 30;
+  times.read_bytes_per_us =
+      measure_read_rate(weights_.memory.data(), std::min(weights_.memory.bytes(), kReadBytes),
+                        reinterpret_cast<unsigned*>(const_cast<float*>(model_->logits())), stream());
+  times.flops_per_us = model_->measure_product_rate(stream());
 }
 
 StepTimes Rank::profile(const Batch& batch, int repeats) {
   enter();
-  const cudaStream_t stream = stream_.get();
+  const cudaStream_t stream = stream_->get();
   StepTimes times;
   std::vector<DrawRequest> draws;
   const SamplingParams greedy{.temperature = 0};
@@ -154,35 +196,15 @@ StepTimes Rank::profile(const Batch& batch, int repeats) {
   StepShape shape = StepUpload::shape_of(batch);
   if (replayed_) round_up(shape);
   const DeviceBatch step = upload_->describe(shape);  // what run() has uploaded last
-  std::vector<Mark> marks;
-  marks.reserve(config_.num_layers * 16 + 16);
-  const Graph graph = Graph::capture(stream_, [&] {
-    model_->forward(step, *cache_, stream, [&](StepPart part, int layer, cudaStream_t) {
-      marks.push_back({.part = part, .layer = layer});
-      SPARROW_CUDA(cudaEventRecordWithFlags(marks.back().event.get(), stream, cudaEventRecordExternal));
-    });
-  });
+  std::vector<StepMark> marks;
+  const Graph graph = Graph::capture(*stream_, [&] { launch_marked(step, marks); });
   for (int i = 0; i < 3; ++i) graph.launch(stream);
-  stream_.synchronize();
+  stream_->synchronize();
   times.timeline = spans_of(marks);
   times.attention_kernels = model_->describe();
 
-  times.experts_hit.assign(config_.num_layers, 0);
-  std::vector<int32_t> ids(static_cast<size_t>(batch.num_tokens()) * config_.experts_per_token);
-  model_->forward(step, *cache_, stream, [&](StepPart part, int layer, cudaStream_t) {
-    if (part != StepPart::kExperts || weights_.layers[layer].num_experts == 0) return;
-    SPARROW_CUDA(cudaMemcpyAsync(ids.data(), model_->expert_ids(), ids.size() * sizeof(int32_t),
-                                 cudaMemcpyDeviceToHost, stream));
-    stream_.synchronize();
-    times.experts_hit[layer] = static_cast<int>(std::set<int32_t>(ids.begin(), ids.end()).size());
-  });
-  stream_.synchronize();
-
-  constexpr size_t kReadBytes = size_t{4} << 30;
-  times.read_bytes_per_us =
-      measure_read_rate(weights_.memory.data(), std::min(weights_.memory.bytes(), kReadBytes),
-                        reinterpret_cast<unsigned*>(const_cast<float*>(model_->logits())), stream);
-  times.flops_per_us = model_->measure_product_rate(stream);
+  times.experts_hit = count_experts(step);
+  measure_rates(times);
   return times;
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "checkpoint/kv_scales.h"
 #include "device/cuda/check.h"
@@ -34,7 +35,7 @@ void Rank::enter() const {
 
 Rank::~Rank() {
   enter();
-  stream_.synchronize();
+  stream_->synchronize();
 }
 
 Result<int64_t> Rank::num_blocks(const KvCacheShape& one_block) const {
@@ -42,8 +43,9 @@ Result<int64_t> Rank::num_blocks(const KvCacheShape& one_block) const {
   SPARROW_CUDA(cudaMemGetInfo(&free, &total));
   const double block_bytes = static_cast<double>(one_block.block_bytes());
   const double used = static_cast<double>(total - free);
-  const double budget = static_cast<double>(total) * options_.gpu.memory_utilization - used -
-                        static_cast<double>(options_.gpu.graphs ? kDriverGraphBytes : 0);
+  const double left = static_cast<double>(total) * options_.gpu.memory_utilization - used -
+                      static_cast<double>(options_.gpu.graphs ? kDriverGraphBytes : 0);
+  const double budget = left / (peers_ ? peers_->ranks_on_gpu() : 1);
   const auto fits = static_cast<int64_t>(std::max(budget, 0.0) / block_bytes);
   const int64_t wanted = options_.cache_tokens > 0 ? blocks_for_tokens(options_.cache_tokens) : fits;
   if (wanted >= 1 && wanted <= fits) return wanted;
@@ -64,6 +66,9 @@ Result<int64_t> Rank::num_blocks(const KvCacheShape& one_block) const {
 Result<std::unique_ptr<Rank>> Rank::create(const ModelConfig& config, const Weights& weights,
                                            const RankOptions& options) {
   SPARROW_TRY(validate(config, options.grid));
+  if (options.exchange && (options.grid.dp > 1 || has_whole_experts(options.grid)))
+    return Error{Errc::kUnsupported, strf("{}: GPUs run one tensor-parallel group; the CPU runs this grid",
+                                          describe(options.grid))};
   DeviceInfo device = SPARROW_TRY(use_device(options.gpu.ordinal));
   auto rank = std::unique_ptr<Rank>(new Rank(config, options, std::move(device)));
   SPARROW_TRY(rank->take_memory(weights));
@@ -88,8 +93,11 @@ Status Rank::take_memory(const Weights& weights) {
       gpu.dummy_seed
           ? SPARROW_TRY(dummy_device_weights(config_, grid, *gpu.dummy_seed))
           : SPARROW_TRY(load_device_weights(config_, grid, weights, gpu.progress, {.order = gpu.load_order}));
-  model_ = SPARROW_TRY(CudaTextModel::create(config_, weights_, limits));
-  model_->tune(stream_.get());
+  if (grid.world() > 1)
+    peers_ = SPARROW_TRY(
+        PeerMemory::create(grid.rank, grid.world(), ops::cuda::peer_bytes(peer_shape(config_, limits))));
+  model_ = SPARROW_TRY(CudaTextModel::create(config_, weights_, limits, grid, peers_.get()));
+  model_->tune(stream());
   upload_ =
       SPARROW_TRY(StepUpload::create(options_.max_step_tokens, options_.max_step_sequences, max_columns_));
   sampler_ = SPARROW_TRY(DeviceSampler::create(draw_limits(config_, limits)));
@@ -100,11 +108,34 @@ Status Rank::take_memory(const Weights& weights) {
                      .dtype = gpu.kv_dtype,
                      .index_dtype = gpu.index_dtype,
                      .layer_is_sparse = config_.layer_is_sparse};
-  shape.num_blocks = static_cast<int>(SPARROW_TRY(num_blocks(shape)));
+  if (options_.exchange) SPARROW_TRY(meet_others());
+  shape.num_blocks = static_cast<int>(SPARROW_TRY(agree_on(SPARROW_TRY(num_blocks(shape)))));
   if (gpu.kv_dtype != DType::kBF16 && !gpu.dummy_seed)
     kv_scales_ = kv_scale_table(weights.layers, shape.kv_heads);
   cache_.emplace(SPARROW_TRY(CudaKvCache::create(shape, kv_scales_)));
   return Ok{};
+}
+
+Status Rank::meet_others() {
+  const Bytes handle = SPARROW_TRY(peers_->handle());
+  SPARROW_TRY(peers_->open(SPARROW_TRY(options_.exchange(handle))));
+  if (peers_->ranks_on_gpu() > 1 && !peers_->takes_turns() && !options_.gpu.share)
+    return Error{Errc::kInvalidArgument,
+                 strf("another rank runs on the same GPU as rank {}: give each its own, or --share-gpu",
+                      options_.grid.rank)};
+  const Bytes choices = model_->choices();
+  return model_->take_choices(SPARROW_TRY(options_.exchange(choices)).front());
+}
+
+Result<int64_t> Rank::agree_on(int64_t num_blocks) const {
+  if (!options_.exchange) return num_blocks;
+  for (const Bytes& bytes : SPARROW_TRY(options_.exchange(std::as_bytes(std::span(&num_blocks, 1))))) {
+    int64_t other = 0;
+    if (bytes.size() != sizeof(other)) return Error{Errc::kCorrupt, "a rank sent no number of blocks"};
+    std::memcpy(&other, bytes.data(), sizeof(other));
+    num_blocks = std::min(num_blocks, other);
+  }
+  return num_blocks;
 }
 
 EngineInfo Rank::info() const {
@@ -117,7 +148,7 @@ EngineInfo Rank::info() const {
           .threads = 1,
           .weight_bytes = weights_.memory.bytes(),
           .workspace_bytes = model_->workspace_bytes() + upload_->device_bytes() + sampler_.device_bytes() +
-                             cache_->table_bytes(),
+                             cache_->table_bytes() + (peers_ ? peers_->device_bytes() : 0),
           .workspace = planned_.workspace.rows,
           .device_bytes = device_.total_bytes,
           .kv_dtype = shape.dtype,
@@ -131,7 +162,7 @@ EngineInfo Rank::info() const {
 
 void Rank::copy_blocks(std::span<const BlockCopy> copies) {
   enter();
-  if (!copies.empty()) cache_->copy_blocks(copies, stream_.get());
+  if (!copies.empty()) cache_->copy_blocks(copies, stream());
 }
 
 void Rank::round_up(StepShape& shape) const {
@@ -145,19 +176,20 @@ const Graph& Rank::graph_of(const StepShape& shape) {
   if (graph.empty()) {
     const DeviceBatch batch = upload_->describe(shape);
     // Run once as it is: what is loaded or chosen at a first launch must not be met inside a capture.
-    model_->forward(batch, *cache_, stream_.get());
-    graph = Graph::capture(stream_, [&] { model_->forward(batch, *cache_, stream_.get()); });
+    model_->forward(batch, *cache_, stream());
+    graph = Graph::capture(*stream_, [&] { model_->forward(batch, *cache_, stream()); });
   }
   return graph;
 }
 
 void Rank::run(const Batch& batch, Capture* capture) {
   enter();
-  const cudaStream_t stream = stream_.get();
+  const cudaStream_t stream = stream_->get();
   wanted_rows_ = batch.logit_rows;
   first_row_ = 0;
   StepShape shape = StepUpload::shape_of(batch);
-  replayed_ = options_.gpu.graphs && !capture && shape.prefills == 0 && shape.logits > 0;
+  const bool takes_turns = peers_ && peers_->takes_turns();  // no capture while others launch
+  replayed_ = options_.gpu.graphs && !capture && shape.prefills == 0 && shape.logits > 0 && !takes_turns;
   if (!replayed_) {
     const DeviceBatch device_batch = upload_->upload(batch, shape, drawn_ids(batch), stream);
     if (capture)
@@ -179,7 +211,7 @@ int64_t Rank::window_of(int64_t row) {
   const int64_t window = row / max_logits_ * max_logits_;
   if (window != first_row_) {
     const int64_t count = std::min<int64_t>(max_logits_, static_cast<int64_t>(wanted_rows_.size()) - window);
-    model_->compute_logits(static_cast<int>(window), static_cast<int>(count), stream_.get());
+    model_->compute_logits(static_cast<int>(window), static_cast<int>(count), stream());
     first_row_ = window;
   }
   return window;
@@ -203,10 +235,13 @@ void Rank::for_each_window(std::span<const Row> rows, const Use& use) {
 void Rank::start_draws(std::span<const DrawRequest> draws) {
   enter();
   std::vector<Draw>& early = early_draws_.emplace_back();
-  if (draws.empty()) sampler_.start(device_logits(), {}, stream_.get());
+  if (draws.empty() && this->draws()) sampler_.start(device_logits(), {}, stream());
   for_each_window(draws, [&](std::span<const DrawRequest> part, bool last) {
-    sampler_.start(device_logits(), part, stream_.get());
-    if (last) return;
+    if (this->draws()) sampler_.start(device_logits(), part, stream());
+    if (last)
+      return model_->hand_out_ids(this->draws() ? sampler_.ids() : nullptr, static_cast<int>(part.size()),
+                                  stream());
+    if (!this->draws()) return;
     // The next window takes the place of this one's logits.
     std::vector<Draw> drawn = sampler_.finish();
     std::move(drawn.begin(), drawn.end(), std::back_inserter(early));
@@ -217,6 +252,7 @@ std::vector<Draw> Rank::finish_draws() {
   enter();
   std::vector<Draw> all = std::move(early_draws_.front());
   early_draws_.pop_front();
+  if (!draws()) return all;
   std::vector<Draw> drawn = sampler_.finish();
   std::move(drawn.begin(), drawn.end(), std::back_inserter(all));
   return all;
@@ -226,7 +262,8 @@ std::vector<std::optional<TokenLogprobs>> Rank::score(std::span<const PromptRow>
   enter();
   std::vector<std::optional<TokenLogprobs>> all;
   for_each_window(rows, [&](std::span<const PromptRow> part, bool) {
-    auto scores = sampler_.score(device_logits(), part, stream_.get());
+    if (!draws()) return;
+    auto scores = sampler_.score(device_logits(), part, stream());
     std::move(scores.begin(), scores.end(), std::back_inserter(all));
   });
   return all;
@@ -235,15 +272,16 @@ std::vector<std::optional<TokenLogprobs>> Rank::score(std::span<const PromptRow>
 Tensor Rank::logits() {
   enter();
   const auto rows = static_cast<int64_t>(wanted_rows_.size());
-  const int64_t cols = weights_.vocab_rows;
+  const int64_t cols = model_->logit_columns();
   host_logits_.resize(rows * cols);
   for (int64_t row = 0; row < rows; ++row) {
     window_of(row);
+    if (!draws()) continue;
     SPARROW_CUDA(cudaMemcpyAsync(host_logits_.data() + row * cols, model_->logits() + buffer_row(row) * cols,
-                                 cols * sizeof(float), cudaMemcpyDeviceToHost, stream_.get()));
+                                 cols * sizeof(float), cudaMemcpyDeviceToHost, stream()));
   }
-  stream_.synchronize();
-  return Tensor(host_logits_.data(), DType::kF32, {rows, cols});
+  stream_->synchronize();
+  return Tensor(host_logits_.data(), DType::kF32, {draws() ? rows : 0, cols});
 }
 
 }  // namespace sparrow

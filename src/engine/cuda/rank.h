@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "comm/cuda/peer_memory.h"
 #include "device/cuda/device_info.h"
 #include "device/cuda/stream.h"
 #include "engine/cuda/device_sampler.h"
@@ -24,6 +25,13 @@
 
 namespace sparrow {
 
+// When a part of a step began.
+struct StepMark {
+  StepPart part;
+  int layer;
+  Event event{Event::Timing::kOn};
+};
+
 class Rank {
  public:
   static Result<std::unique_ptr<Rank>> create(const ModelConfig& config, const Weights& weights,
@@ -31,6 +39,10 @@ class Rank {
   ~Rank();
 
   EngineInfo info() const;
+  // A rank that this one waited for in vain: what it computed since is worth nothing.
+  std::optional<int> missed_rank() const { return peers_ ? peers_->missed_rank() : std::nullopt; }
+  // The memory that it shares with others; a rank of several has some.
+  const PeerMemory& peers() const { return *peers_; }
 
   // As in ModelRunner.
   void copy_blocks(std::span<const BlockCopy> copies);
@@ -43,13 +55,30 @@ class Rank {
   // As in RankGroup.
   void fill_cache(uint64_t seed);
   StepTimes profile(const Batch& batch, int repeats);
+  // A step that was run, once more, with the time noted between its parts; into a capture. And what the marks
+  // say of it afterwards, without what other ranks did meanwhile.
+  void launch_marked(const Batch& batch, std::vector<StepMark>& marks);
+  StepTimes times_of(const std::vector<StepMark>& marks) const;
+  // Runs it, too: distinct routed experts of each layer.
+  std::vector<int> count_experts(const Batch& batch);
+  // What this GPU is seen to reach.
+  void measure_rates(StepTimes& times);
 
  private:
   Rank(const ModelConfig& config, const RankOptions& options, DeviceInfo device)
-      : config_(config), options_(options), device_(std::move(device)) {}
+      : config_(config),
+        options_(options),
+        device_(std::move(device)),
+        stream_(options.stream ? options.stream : std::make_shared<Stream>()) {}
 
   void enter() const;
+  void launch_marked(const DeviceBatch& step, std::vector<StepMark>& marks);
+  std::vector<int> count_experts(const DeviceBatch& step);
   Status take_memory(const Weights& weights);
+  // Opens the others' memory, and agrees with them on the products' algorithms.
+  Status meet_others();
+  // The smallest of all ranks'.
+  Result<int64_t> agree_on(int64_t num_blocks) const;
   Result<int64_t> num_blocks(const KvCacheShape& one_block) const;
   // Rounds a decode step up to a shape that has a graph.
   void round_up(StepShape& shape) const;
@@ -63,16 +92,21 @@ class Rank {
   int64_t buffer_row(int64_t row) const {
     return replayed_ ? wanted_rows_[static_cast<size_t>(row)] : row - first_row_;
   }
-  DeviceLogits device_logits() const { return {model_->logits(), weights_.vocab_rows}; }
+  DeviceLogits device_logits() const { return {model_->logits(), model_->logit_columns()}; }
+  // Whether logits come together and ids are drawn here. A rank that runs alone draws from its own.
+  bool draws() const { return options_.grid.leads_group() || !options_.exchange; }
   const int32_t* drawn_ids(const Batch& batch) const {
-    return batch.drawn_by.empty() ? nullptr : sampler_.ids();
+    if (batch.drawn_by.empty()) return nullptr;
+    return draws() ? sampler_.ids() : model_->ids_of_first();
   }
+  cudaStream_t stream() const { return stream_->get(); }
 
   const ModelConfig& config_;
   const RankOptions options_;
   const DeviceInfo device_;
-  Stream stream_;
+  const std::shared_ptr<Stream> stream_;
   DeviceWeights weights_;
+  std::unique_ptr<PeerMemory> peers_;  // of a rank of several
   std::unique_ptr<CudaTextModel> model_;
   std::vector<float> kv_scales_;  // of an fp8 cache, where the checkpoint has them
   std::optional<CudaKvCache> cache_;

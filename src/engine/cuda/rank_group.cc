@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A group of one: every call goes to its rank.
+// The rank of this process: every call goes to it.
 #include "engine/ranks/rank_group.h"
 
 #include <utility>
@@ -10,9 +10,9 @@
 namespace sparrow {
 namespace {
 
-class GroupOfOne final : public RankGroup {
+class RankOfProcess final : public RankGroup {
  public:
-  explicit GroupOfOne(std::unique_ptr<Rank> rank) : rank_(std::move(rank)), info_(rank_->info()) {}
+  explicit RankOfProcess(std::unique_ptr<Rank> rank) : rank_(std::move(rank)), info_(rank_->info()) {}
 
   const EngineInfo& info() const override { return info_; }
   void copy_blocks(std::span<const BlockCopy> copies) override { rank_->copy_blocks(copies); }
@@ -23,6 +23,11 @@ class GroupOfOne final : public RankGroup {
     return rank_->score(rows);
   }
   Tensor logits() override { return rank_->logits(); }
+  std::optional<Error> failure() const override {
+    const std::optional<int> missed = rank_->missed_rank();
+    if (!missed) return std::nullopt;
+    return Error{Errc::kIo, strf("a GPU waited for rank {} in vain", *missed)};
+  }
   void fill_cache(uint64_t seed) override { rank_->fill_cache(seed); }
   StepTimes profile(const Batch& batch, int repeats) override { return rank_->profile(batch, repeats); }
 
@@ -36,7 +41,7 @@ class GroupOfOne final : public RankGroup {
 Result<std::unique_ptr<RankGroup>> create_rank_group(const ModelConfig& config, const Weights& weights,
                                                      const RankOptions& options) {
   auto rank = SPARROW_TRY(Rank::create(config, weights, options));
-  return std::unique_ptr<RankGroup>(std::make_unique<GroupOfOne>(std::move(rank)));
+  return std::unique_ptr<RankGroup>(std::make_unique<RankOfProcess>(std::move(rank)));
 }
 
 bool has_usable_gpu(int ordinal) {

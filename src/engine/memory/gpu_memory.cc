@@ -27,7 +27,7 @@ Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const Grid& grid, c
 
   const auto draw_bytes = static_cast<int64_t>(kDrawRuns * DrawBuffer(draw_limits(config, limits)).bytes);
   memory.workspace.add("draws", draw_bytes);
-  memory.pinned_bytes = upload_bytes + draw_bytes;
+  memory.pinned_bytes = upload_bytes + draw_bytes + (grid.world() > 1 ? ops::cuda::kPeerReportBytes : 0);
 
   Arena tables;
   lay_out_kv_tables(tables, {.num_blocks = 1,

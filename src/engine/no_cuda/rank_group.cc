@@ -9,6 +9,11 @@ Result<std::unique_ptr<RankGroup>> create_rank_group(const ModelConfig&, const W
                "this program was built without CUDA: build it where nvcc is, or use --device cpu"};
 }
 
+Result<std::unique_ptr<RankGroup>> create_ranks_in_turn(const ModelConfig& config, const Weights& weights,
+                                                        const RankOptions& options) {
+  return create_rank_group(config, weights, options);
+}
+
 bool has_usable_gpu(int) {
   return false;
 }

@@ -4,12 +4,18 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <span>
+#include <vector>
 
+#include "comm/control_link.h"
 #include "engine/model_runner.h"
 #include "engine/ranks/step_times.h"
 
 namespace sparrow {
+
+class Stream;
 
 // A GPU takes its memory once: for the largest step, and for the cache.
 struct RankOptions {
@@ -18,6 +24,11 @@ struct RankOptions {
   int max_step_tokens = 0, max_step_sequences = 0;
   Grid grid;  // the part of the model that this GPU holds
   GpuOptions gpu;
+  // Of several ranks: takes this one's bytes and returns everybody's, by rank. All ranks call it equally
+  // often. None: the rank runs alone, for measurements, and its sums lack the other ranks' parts.
+  std::function<Result<std::vector<Bytes>>(std::span<const std::byte>)> exchange;
+  // Of ranks in one process, which take turns on it.
+  std::shared_ptr<Stream> stream;
 };
 
 class RankGroup : public ModelRunner {
@@ -30,6 +41,10 @@ class RankGroup : public ModelRunner {
 // Config and weights are borrowed. Fails as create_runner() does.
 Result<std::unique_ptr<RankGroup>> create_rank_group(const ModelConfig& config, const Weights& weights,
                                                      const RankOptions& options);
+
+// All ranks of options.grid, one after the other on one GPU, as one runner: for tests and measurements.
+Result<std::unique_ptr<RankGroup>> create_ranks_in_turn(const ModelConfig& config, const Weights& weights,
+                                                        const RankOptions& options);
 
 // Whether there is such a GPU, and the kernels run on it.
 bool has_usable_gpu(int ordinal);

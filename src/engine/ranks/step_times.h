@@ -7,6 +7,8 @@
 
 namespace sparrow {
 
+inline constexpr const char* kExchangePart = "exchange + norm";  // the part of a step in which ranks meet
+
 struct StepTimes {
   // A part of the step on one layer; times count from the step's begin.
   struct Span {
@@ -22,6 +24,7 @@ struct StepTimes {
   std::vector<Span> timeline;     // of a step that notes the time between its parts, which costs some
   std::vector<int> experts_hit;   // [layers] distinct routed experts; 0 where there are none
   std::string attention_kernels;  // in words
+  std::vector<double> rank_us;    // [ranks] each one's part of a step of ranks that take turns
 
   double read_bytes_per_us = 0, flops_per_us = 0;  // that the device was seen to reach in the same run
 };

@@ -43,6 +43,10 @@ const char* name_of(StepPart part) {
       return "experts";
     case StepPart::kHead:
       return "vocabulary";
+    case StepPart::kExchange:
+      return "exchange + norm";
+    case StepPart::kOthers:
+      return "other ranks";
     case StepPart::kEnd:
       return "end";
   }
@@ -80,11 +84,13 @@ CudaTextModel::~CudaTextModel() = default;
 
 Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& config,
                                                              const DeviceWeights& weights,
-                                                             const GpuStepLimits& limits) {
+                                                             const GpuStepLimits& limits, const Grid& grid,
+                                                             PeerMemory* memory) {
+  SPARROW_CHECK((memory != nullptr) == (grid.world() > 1));
   auto state = std::make_unique<State>(config, weights, limits);
   state->gemm = SPARROW_TRY(ops::cuda::Gemm::create(limits.batch_invariant));
 
-  const RankShape rank = rank_shape(weights);
+  const RankShape rank = rank_shape(weights, grid.world());
   const RotaryFrequencies rotary = rotary_frequencies(config.rope);
   const msa::gpu::PlanConfig plan = attention_plan(config, rank, limits, rotary);
   int64_t plan_bytes = 0;
@@ -95,6 +101,11 @@ Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& 
   state->memory = SPARROW_TRY(DeviceBuffer::allocate(counted.used()));
   Arena arena(state->memory.data());
   state->act = lay_out_step<Bf16>(arena, config, rank, limits, plan_bytes);
+  if (memory) {
+    state->exchange.emplace(config, limits, grid, *memory);
+    state->act.normed = state->exchange->buffers().normed;
+    state->act.delta = state->exchange->buffers().delta;
+  }
   state->gemm->set_workspace(state->act.products, state->act.expanded);
   SPARROW_CUDA(cudaMemset(state->memory.data(), 0, state->memory.bytes()));
   SPARROW_TRY(from_msa(msa::gpu::Plan::create(plan, &state->plan, state->act.attention)));
@@ -104,17 +115,6 @@ Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& 
                               int64_t{config.num_experts} * config.hidden_size, nullptr);
   SPARROW_CUDA(cudaDeviceSynchronize());
   return std::unique_ptr<CudaTextModel>(new CudaTextModel(std::move(state)));
-}
-
-void CudaTextModel::State::add_norm(const Bf16* weight, int rows, cudaStream_t stream) const {
-  ops::cuda::add_rms_norm({.residual = act.residual,
-                           .delta = act.delta,
-                           .weight = weight,
-                           .out = act.normed,
-                           .rows = rows,
-                           .hidden = config.hidden_size,
-                           .eps = config.rms_norm_eps},
-                          stream);
 }
 
 void CudaTextModel::State::attention(const DeviceBatch& batch, const CudaKvCache& cache, int layer,
@@ -217,7 +217,7 @@ void CudaTextModel::State::feed_forward(const DeviceBatch& batch, int layer, cud
   const DeviceLayer& w = weights.layers[layer];
   if (!norm_in_router(w, batch.num_tokens)) {
     begin(observer, StepPart::kNorm, layer, stream);
-    add_norm(w.post_attention_norm, batch.num_tokens, stream);
+    add_norm(w.post_attention_norm, batch.num_tokens, layer, stream, observer);
   }
   if (w.num_experts > 0) route(batch, layer, stream, observer);
   begin(observer, StepPart::kExperts, layer, stream);
@@ -234,7 +234,8 @@ void CudaTextModel::State::feed_forward(const DeviceBatch& batch, int layer, cud
                   .out = act.delta,
                   .workspace = act.experts,
                   .rows = batch.num_tokens,
-                  .batch_invariant = limits.batch_invariant},
+                  .batch_invariant = limits.batch_invariant,
+                  .shared_gpu = exchange && exchange->shares_gpu()},
                  stream);
 }
 
@@ -242,33 +243,16 @@ void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& 
                                    const StepObserver& observer, std::span<const int32_t> captured_rows,
                                    Capture* capture) {
   const int rows = batch.num_tokens, hidden = config.hidden_size;
-  const float eps = config.rms_norm_eps;
   if (rows == 0) return;
   SPARROW_CHECK_LE(rows, limits.max_step_tokens);
   Bf16* const residual = act.residual;
   check_msa(plan->prepare(batch.step, stream));
   begin(observer, StepPart::kNorm, 0, stream);
-  ops::cuda::embed({.ids = batch.ids,
-                    .table = weights.embed,
-                    .out = act.residual,
-                    .rows = rows,
-                    .hidden = hidden,
-                    .first_vocab_row = weights.first_vocab_row,
-                    .vocab_rows = weights.vocab_rows},
-                   stream);
+  embed(batch, stream, observer);
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    const DeviceLayer& w = weights.layers[layer];
-    if (layer == 0) {
-      ops::cuda::rms_norm({.x = act.residual,
-                           .weight = w.input_norm,
-                           .out = act.normed,
-                           .rows = rows,
-                           .hidden = hidden,
-                           .eps = eps},
-                          stream);
-    } else {
+    if (layer > 0) {
       begin(observer, StepPart::kNorm, layer, stream);
-      add_norm(w.input_norm, rows, stream);
+      add_norm(weights.layers[layer].input_norm, rows, layer, stream, observer);
     }
     if (capture) append_rows(act.residual, hidden, captured_rows, stream, list_of(capture->hidden, layer));
     attention(batch, cache, layer, stream, observer);
@@ -286,17 +270,8 @@ void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& 
   }
   if (batch.num_logits > 0) {
     begin(observer, StepPart::kHead, config.num_layers, stream);
-    ops::cuda::final_norm({.residual = act.residual,
-                           .delta = act.delta,
-                           .logit_rows = batch.logit_rows,
-                           .weight = weights.final_norm,
-                           .out = act.normed,
-                           .rows = batch.num_logits,
-                           .hidden = hidden,
-                           .eps = eps},
-                          stream);
-    const int count = std::min(batch.num_logits, limits.max_logits);
-    gemm->run(weights.head, count, act.normed, act.logits, stream);
+    final_norm(batch, stream, observer);
+    head(0, std::min(batch.num_logits, limits.max_logits), stream, observer);
     if (capture) {
       std::vector<int32_t> all(batch.num_logits);
       for (int i = 0; i < batch.num_logits; ++i) all[i] = i;
@@ -319,10 +294,8 @@ void CudaTextModel::forward_captured(const DeviceBatch& batch, const CudaKvCache
 }
 
 void CudaTextModel::compute_logits(int first, int count, cudaStream_t stream) {
-  State& s = *state_;
-  SPARROW_CHECK_LE(count, s.limits.max_logits);
-  s.gemm->run(s.weights.head, count, s.act.normed + int64_t{first} * s.config.hidden_size, s.act.logits,
-              stream);
+  SPARROW_CHECK_LE(count, state_->limits.max_logits);
+  state_->head(first, count, stream, {});
 }
 
 const int32_t* CudaTextModel::expert_ids() const {
@@ -330,7 +303,19 @@ const int32_t* CudaTextModel::expert_ids() const {
 }
 
 const float* CudaTextModel::logits() const {
-  return state_->act.logits;
+  return state_->has_all_logits() ? state_->exchange->buffers().logits : state_->act.logits;
+}
+
+int CudaTextModel::logit_columns() const {
+  return state_->has_all_logits() ? state_->config.vocab_size : state_->weights.vocab_rows;
+}
+
+void CudaTextModel::hand_out_ids(const int32_t* ids, int count, cudaStream_t stream) {
+  if (state_->is_group()) state_->exchange->hand_out_ids(ids, count, stream);
+}
+
+const int32_t* CudaTextModel::ids_of_first() const {
+  return state_->exchange->buffers().ids;
 }
 
 size_t CudaTextModel::workspace_bytes() const {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaTextModel: M3's forward pass on a GPU, for the part of it that one rank holds. Owns the activations of
-// the largest step; launches and never synchronises, so that a step can be captured in a graph. Ranks of more
-// than one do not add up their parts here yet: a rank alone computes what it would in a group.
+// the largest step; launches and never synchronises, so that a step can be captured in a graph. Ranks of a
+// group add up their parts over the memory they share; one of them that runs alone, for measurements,
+// computes what it would in the group and adds nothing.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -13,6 +14,8 @@
 #include <string>
 
 #include "base/result.h"
+#include "comm/cuda/peer_memory.h"
+#include "comm/grid.h"
 #include "kv/cuda/cuda_kv_cache.h"
 #include "model/cuda/device_weights.h"
 #include "model/step_buffers.h"
@@ -45,6 +48,8 @@ enum class StepPart : uint8_t {
   kRouter,
   kExperts,
   kHead,
+  kExchange,  // the sum over ranks, with the norm after it
+  kOthers,    // what other ranks do meanwhile, where they take turns
   kEnd
 };
 const char* name_of(StepPart part);
@@ -54,14 +59,18 @@ using StepObserver = std::function<void(StepPart part, int layer, cudaStream_t s
 
 class CudaTextModel {
  public:
-  // Weights are borrowed.
+  // Weights are borrowed, and so is the memory of peer_bytes() that a rank of several shares.
   static Result<std::unique_ptr<CudaTextModel>> create(const ModelConfig& config,
                                                        const DeviceWeights& weights,
-                                                       const GpuStepLimits& limits);
+                                                       const GpuStepLimits& limits, const Grid& grid = {},
+                                                       PeerMemory* memory = nullptr);
   ~CudaTextModel();
 
   // Chooses the products' algorithms by measurement. Once, before the first step.
   void tune(cudaStream_t stream);
+  // What it chose. Ranks of a group take the first one's choice: what they hold twice has the same bits.
+  Bytes choices() const;
+  Status take_choices(std::span<const std::byte> choices);
 
   // Runs a step. The logits of its first max_logits rows stand in logits() afterwards.
   void forward(const DeviceBatch& batch, const CudaKvCache& cache, cudaStream_t stream,
@@ -75,7 +84,12 @@ class CudaTextModel {
   // Where the last step's layers left the experts they picked, [rows, experts_per_token], until the next
   // layer.
   const int32_t* expert_ids() const;
-  const float* logits() const;  // [max_logits, vocabulary rows of this rank]
+  // [max_logits, logit_columns()]: the vocabulary on the first rank of a group, else this rank's part of it.
+  const float* logits() const;
+  int logit_columns() const;
+  // Gives the ids that the group's first rank drew to the others, who find them in ids_of_first().
+  void hand_out_ids(const int32_t* ids, int count, cudaStream_t stream);
+  const int32_t* ids_of_first() const;
   size_t workspace_bytes() const;
   // Operations a microsecond that a large product reaches on this GPU; 0: no memory to try.
   double measure_product_rate(cudaStream_t stream);

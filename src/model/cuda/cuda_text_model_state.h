@@ -3,10 +3,12 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "model/cuda/cuda_text_model.h"
+#include "model/cuda/rank_exchange.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/moe/moe.h"
 #include "ops/cuda/router.h"
@@ -20,12 +22,22 @@ struct CudaTextModel::State {
   State(const ModelConfig& config, const DeviceWeights& weights, const GpuStepLimits& limits)
       : config(config), weights(weights), limits(limits) {}
 
+  // Whether ranks add up their parts; a rank that runs alone does not.
+  bool is_group() const { return exchange && exchange->is_group(); }
+  // Whether the logits of all ranks come together here.
+  bool has_all_logits() const { return is_group() && exchange->leads(); }
   // The norm of one row is part of the router's kernel.
   bool norm_in_router(const DeviceLayer& layer, int rows) const {
-    return rows == 1 && !limits.batch_invariant && layer.num_experts > 0;
+    return rows == 1 && !limits.batch_invariant && layer.num_experts > 0 && !is_group();
   }
+  // The residual is what ids stand for; normed is its norm.
+  void embed(const DeviceBatch& batch, cudaStream_t stream, const StepObserver& observer) const;
   // The residual takes delta in; normed is its norm.
-  void add_norm(const Bf16* weight, int rows, cudaStream_t stream) const;
+  void add_norm(const Bf16* weight, int rows, int layer, cudaStream_t stream,
+                const StepObserver& observer) const;
+  void final_norm(const DeviceBatch& batch, cudaStream_t stream, const StepObserver& observer) const;
+  // Logits of rows of normed.
+  void head(int first, int count, cudaStream_t stream, const StepObserver& observer);
   void route(const DeviceBatch& batch, int layer, cudaStream_t stream, const StepObserver& observer);
   void attention(const DeviceBatch& batch, const CudaKvCache& cache, int layer, cudaStream_t stream,
                  const StepObserver& observer);
@@ -38,6 +50,7 @@ struct CudaTextModel::State {
   const GpuStepLimits limits;
   DeviceBuffer memory;
   StepBuffers<Bf16> act{};
+  std::optional<RankExchange> exchange;  // of a rank of several
   std::unique_ptr<msa::gpu::Plan> plan;
   std::unique_ptr<ops::cuda::Gemm> gemm;
 };

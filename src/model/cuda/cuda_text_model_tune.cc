@@ -38,6 +38,14 @@ void CudaTextModel::tune(cudaStream_t stream) {
   }
 }
 
+Bytes CudaTextModel::choices() const {
+  return state_->gemm->choices();
+}
+
+Status CudaTextModel::take_choices(std::span<const std::byte> choices) {
+  return state_->gemm->take_choices(choices);
+}
+
 double CudaTextModel::measure_product_rate(cudaStream_t stream) {
   constexpr int kSide = 8192;  // what cards are compared by
   constexpr size_t kBytes = sizeof(Bf16) * kSide * kSide;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <climits>
+#include <cstring>
 #include <limits>
 #include <map>
 #include <tuple>
@@ -277,6 +278,43 @@ void Gemm::tune(const Shape& shape, std::span<const DeviceMatrix> weights, const
     p.streamed = time([&](const DeviceMatrix& w) { shape.launch_streamed(w, x, out, stream); }) < best;
   lib.tuned.insert_or_assign(shape.key(), Library::Choice{p.algorithm, p.streamed});
   lib.products.insert_or_assign(shape.key(), p);
+}
+
+namespace {
+
+// A choice as it travels. The algorithm is what cuBLASLt calls opaque data, good for the same version of it.
+struct SentChoice {
+  int32_t format, n, k, f32_out, rows, streamed;
+  cublasLtMatmulAlgo_t algorithm;
+};
+
+}  // namespace
+
+std::vector<std::byte> Gemm::choices() const {
+  std::vector<std::byte> bytes;
+  for (const auto& [key, choice] : library_->tuned) {
+    const auto [format, n, k, f32_out, rows] = key;
+    const SentChoice sent{
+        static_cast<int32_t>(format), n, k, f32_out, rows, choice.streamed, choice.algorithm};
+    const auto* const begin = reinterpret_cast<const std::byte*>(&sent);
+    bytes.insert(bytes.end(), begin, begin + sizeof(sent));
+  }
+  return bytes;
+}
+
+Status Gemm::take_choices(std::span<const std::byte> choices) {
+  if (choices.size() % sizeof(SentChoice) != 0)
+    return Error{Errc::kCorrupt, strf("{} bytes are no table of products", choices.size())};
+  library_->tuned.clear();
+  for (const auto& [key, product] : library_->products) library_->release(product);
+  library_->products.clear();
+  for (size_t at = 0; at < choices.size(); at += sizeof(SentChoice)) {
+    SentChoice sent;
+    std::memcpy(&sent, choices.data() + at, sizeof(sent));
+    library_->tuned[{static_cast<MatrixFormat>(sent.format), sent.n, sent.k, sent.f32_out != 0, sent.rows}] =
+        {sent.algorithm, sent.streamed != 0};
+  }
+  return Ok{};
 }
 
 void Gemm::run(const Shape& shape, const DeviceMatrix& w, const __nv_bfloat16* x, void* out,

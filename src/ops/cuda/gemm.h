@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "base/result.h"
 #include "ops/cuda/device_matrix.h"
@@ -32,6 +33,10 @@ class Gemm {
             cudaStream_t stream);
   void tune(std::span<const DeviceMatrix> weights, int rows, const __nv_bfloat16* x, float* out,
             cudaStream_t stream);
+
+  // What tune() chose, for a Gemm of another process that is to run with the same. Error: no such thing.
+  std::vector<std::byte> choices() const;
+  Status take_choices(std::span<const std::byte> choices);
 
   // Launches; can be captured once its shape has been run or tuned.
   void run(const DeviceMatrix& w, int rows, const __nv_bfloat16* x, __nv_bfloat16* out, cudaStream_t stream);

@@ -30,6 +30,7 @@ struct MoeArgs {
   void* workspace = nullptr;     // moe_workspace_bytes, 256-byte aligned; zeros before its first use
   int rows = 0;
   bool batch_invariant = false;  // few rows run as many do: a row's bits do not depend on their number
+  bool shared_gpu = false;  // others run on it at the same time: no CTA waits for one that has not started
 };
 
 // out = scaling * sum over the picked experts of weight * expert(x) + shared(x), summed in f32 by ascending

@@ -164,7 +164,8 @@ void moe_few(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, un
   Arguments("moe_few")
       .range("rows", args.rows, 1, kFewRows)
       .range("rows * top_k", args.rows * shape.top_k, 1, kFewPairs);
-  if (parts == kMoeAll && moe_one_launch_pays(shape, args)) return moe_one_launch(shape, args, stream);
+  if (parts == kMoeAll && !args.shared_gpu && moe_one_launch_pays(shape, args))
+    return moe_one_launch(shape, args, stream);
   if (parts & kMoeGateUp) {
     if (args.gate_up.format == MatrixFormat::kMxfp8)
       launch_gate_up_cells<MatrixFormat::kMxfp8>(shape, args, stream);

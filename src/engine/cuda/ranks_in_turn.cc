@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+// All ranks of a grid in one process, on one GPU and one stream: each launches its part of a step up to where
+// it needs the others', and then the next one does. For tests and measurements where there is one GPU.
+#include <atomic>
+#include <barrier>
+#include <functional>
+#include <memory>
+#include <thread>
+#include <utility>
+
+#include "device/cuda/stream.h"
+#include "engine/cuda/rank.h"
+#include "engine/ranks/rank_group.h"
+
+namespace sparrow {
+namespace {
+
+// Everybody's bytes, between the threads of a process.
+class Meeting {
+ public:
+  explicit Meeting(int ranks) : bytes_(static_cast<size_t>(ranks)), all_here_(ranks) {}
+
+  Result<std::vector<Bytes>> exchange(int rank, std::span<const std::byte> mine) {
+    bytes_[static_cast<size_t>(rank)].assign(mine.begin(), mine.end());
+    all_here_.arrive_and_wait();
+    std::vector<Bytes> all = bytes_;
+    all_here_.arrive_and_wait();
+    if (failed_) return Error{Errc::kStopped, "another rank could not be made"};
+    return all;
+  }
+  // Nobody waits for this rank any longer.
+  void fail() {
+    failed_ = true;
+    all_here_.arrive_and_drop();
+  }
+
+ private:
+  std::vector<Bytes> bytes_;
+  std::barrier<> all_here_;
+  std::atomic<bool> failed_ = false;
+};
+
+class RanksInTurn final : public RankGroup {
+ public:
+  static Result<std::unique_ptr<RankGroup>> create(const ModelConfig& config, const Weights& weights,
+                                                   const RankOptions& options) {
+    const int size = options.grid.world();
+    auto group = std::make_unique<RanksInTurn>();
+    group->ranks_.resize(static_cast<size_t>(size));
+    Meeting meeting(size);
+    const auto stream = group->stream_ = std::make_shared<Stream>();
+    std::vector<Status> made(static_cast<size_t>(size), Ok{});
+    group->on_threads([&](int r) {
+      RankOptions mine = options;
+      mine.grid.rank = r;
+      mine.stream = stream;
+      mine.exchange = [&meeting, r](std::span<const std::byte> bytes) { return meeting.exchange(r, bytes); };
+      auto rank = Rank::create(config, weights, mine);
+      if (rank.ok()) {
+        group->ranks_[static_cast<size_t>(r)] = std::move(rank).value();
+      } else {
+        made[static_cast<size_t>(r)] = rank.error();
+        meeting.fail();
+      }
+    });
+    for (const Status& status : made)
+      if (!status.ok() && status.error().code != Errc::kStopped) return status.error();
+    group->info_ = group->ranks_[0]->info();
+    return std::unique_ptr<RankGroup>(std::move(group));
+  }
+
+  const EngineInfo& info() const override { return info_; }
+  void copy_blocks(std::span<const BlockCopy> copies) override {
+    in_turn([&](Rank& rank) { rank.copy_blocks(copies); });
+  }
+  void run(const Batch& batch, Capture* capture) override {
+    in_turn([&](Rank& rank) { rank.run(batch, &rank == ranks_[0].get() ? capture : nullptr); });
+  }
+  void start_draws(std::span<const DrawRequest> draws) override {
+    in_turn([&](Rank& rank) { rank.start_draws(draws); });
+  }
+  std::vector<Draw> finish_draws() override {
+    std::vector<Draw> draws;
+    for (const auto& rank : ranks_)
+      if (std::vector<Draw> drawn = rank->finish_draws(); rank == ranks_[0]) draws = std::move(drawn);
+    return draws;
+  }
+  std::vector<std::optional<TokenLogprobs>> score(std::span<const PromptRow> rows) override {
+    std::vector<std::optional<TokenLogprobs>> scores;
+    in_turn([&](Rank& rank) {
+      if (auto all = rank.score(rows); &rank == ranks_[0].get()) scores = std::move(all);
+    });
+    return scores;
+  }
+  Tensor logits() override {
+    Tensor logits;
+    in_turn([&](Rank& rank) {
+      if (const Tensor all = rank.logits(); &rank == ranks_[0].get()) logits = all;
+    });
+    return logits;
+  }
+  void fill_cache(uint64_t seed) override {
+    for (const auto& rank : ranks_) rank->fill_cache(seed);
+  }
+  // Steps replayed from a graph, the last of which tells the times.
+  StepTimes profile(const Batch& batch, int repeats) override {
+    for (int i = 0; i < 2; ++i) run(batch, nullptr);
+    stream_->synchronize();
+    std::vector<std::vector<StepMark>> marks(ranks_.size());
+    const Graph graph = Graph::capture_of_threads(
+        *stream_, [&] { in_turn([&](Rank& rank) { rank.launch_marked(batch, marks[rank_of(rank)]); }); });
+    for (int i = 0; i < repeats; ++i) graph.launch(stream_->get());
+    stream_->synchronize();
+    StepTimes times = ranks_[0]->times_of(marks[0]);
+    for (const auto& rank : ranks_) times.rank_us.push_back(rank->times_of(marks[rank_of(*rank)]).median_us);
+    in_turn([&](Rank& rank) {
+      if (&rank == ranks_[0].get())
+        times.experts_hit = rank.count_experts(batch);
+      else
+        rank.run(batch, nullptr);
+    });
+    stream_->synchronize();
+    ranks_[0]->measure_rates(times);
+    return times;
+  }
+
+ private:
+  size_t rank_of(const Rank& rank) const { return static_cast<size_t>(rank.peers().rank()); }
+  void on_threads(const std::function<void(int)>& body) const {
+    std::vector<std::jthread> threads;
+    for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) threads.emplace_back(body, r);
+  }
+  void in_turn(const std::function<void(Rank&)>& body) const {
+    on_threads([&](int r) {
+      Rank& rank = *ranks_[static_cast<size_t>(r)];
+      rank.peers().begin_turn();
+      body(rank);
+      rank.peers().end_turn();
+    });
+  }
+
+  std::shared_ptr<Stream> stream_;
+  std::vector<std::unique_ptr<Rank>> ranks_;
+  EngineInfo info_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<RankGroup>> create_ranks_in_turn(const ModelConfig& config, const Weights& weights,
+                                                        const RankOptions& options) {
+  return RanksInTurn::create(config, weights, options);
+}
+
+}  // namespace sparrow
