@@ -23,6 +23,12 @@ CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& o) {
       ->group("Several GPUs");
   command->add_flag_callback(
       "--no-comm", [] {}, "Accepted for clarity: ranks never exchange anything here");
+  command->add_flag("--all-ranks", o.all_ranks,
+                    "Run every rank of it on this GPU, one after the other, and sum over them; use --layers "
+                    "where all do not fit");
+  command->add_option("--layers", o.layers, "Only the first so many layers (default: all)")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N");
   command->add_option("--phase", o.phase, "decode (default) or prefill")->type_name("P");
   command->add_option("--batch", o.batch, "Requests in a step; several values with commas (default 1,8,64)")
       ->check(CLI::Range(1, 4096))
@@ -47,6 +53,7 @@ CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& o) {
       "  sparrow bench step --preset m3 --tensor-parallel-size 8 --batch 1,8,64 --context 2048,32768,131072\n"
       "  sparrow bench step --preset m3 --tensor-parallel-size 8 --phase prefill --batch 1 --context "
       "8192,16384\n"
+      "  sparrow bench step --preset m3 --tensor-parallel-size 8 --all-ranks --layers 8 --batch 1,64\n"
       "  sparrow bench step --model /tmp/small --batch 64 --svg step.svg\n");
   return command;
 }

@@ -119,6 +119,19 @@ void print_parts(const CaseResult& r) {
   std::printf("  attention: %s\n", r.times.attention_kernels.c_str());
 }
 
+double exchange_us(const StepTimes& times) {
+  double us = 0;
+  for (const StepTimes::Span& span : times.timeline)
+    if (span.part == kExchangePart) us += span.end_us - span.begin_us;
+  return us;
+}
+
+void print_ranks(const StepTimes& times) {
+  std::printf("  ranks in turn, ms:");
+  for (const double us : times.rank_us) std::printf(" %.3f", us / 1e3);
+  std::printf("; of the first, exchanges %.3f\n", exchange_us(times) / 1e3);
+}
+
 void print_case(const CaseResult& r) {
   std::printf("\n%d request%s x %d new token%s, context %d\n", r.c.batch, r.c.batch == 1 ? "" : "s",
               r.c.queries, r.c.queries == 1 ? "" : "s", r.c.context);
@@ -127,9 +140,11 @@ void print_case(const CaseResult& r) {
       r.times.median_us / 1e3, r.times.min_us / 1e3, r.times.max_us / 1e3, r.floor_us / 1e3,
       r.times.median_us / r.floor_us, r.bytes / 1e9, r.flops / 1e12,
       100 * r.flops / r.times.median_us / r.times.flops_per_us, r.times.flops_per_us / 1e6);
-  std::printf(
-      "  from ids to ids %.2f ms, of it sampling %.0f us; the GPU works %.1f%% of it; %.1f experts hit\n",
-      r.times.wall_us / 1e3, r.times.sampling_us, 100 * r.times.busy, r.experts_hit);
+  if (r.times.rank_us.empty())
+    std::printf(
+        "  from ids to ids %.2f ms, of it sampling %.0f us; the GPU works %.1f%% of it; %.1f experts hit\n",
+        r.times.wall_us / 1e3, r.times.sampling_us, 100 * r.times.busy, r.experts_hit);
+  if (!r.times.rank_us.empty()) print_ranks(r.times);
   print_parts(r);
 }
 
@@ -150,6 +165,11 @@ void print_json(const CaseResult& r, const BenchStepOptions& options) {
   json.key("experts_hit").number(r.experts_hit).key("bytes").number(r.bytes).key("flops").number(r.flops);
   json.key("read_gb_per_s").number(r.times.read_bytes_per_us / 1e3);
   json.key("product_tflops").number(r.times.flops_per_us / 1e6);
+  if (!r.times.rank_us.empty()) {
+    json.key("exchange_us").number(exchange_us(r.times)).key("rank_us").begin_array();
+    for (const double us : r.times.rank_us) json.number(us);
+    json.end_array();
+  }
   json.key("parts").begin_object();
   for (const PartResult& part : r.parts) {
     json.key(part.cost.part).begin_object().key("us").number(part.us).key("floor_us").number(part.floor_us);
@@ -185,6 +205,11 @@ Status run_bench_step(const BenchStepOptions& options) {
   if (options.preset.empty()) checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load));
   ModelConfig config = checkpoint ? checkpoint->config() : SPARROW_TRY(preset_config(options.preset));
   config.dtype = DType::kBF16;
+  if (options.layers > 0 && options.layers < config.num_layers) {
+    config.num_layers = options.layers;
+    config.layer_is_sparse.resize(static_cast<size_t>(options.layers));
+    config.layer_is_moe.resize(static_cast<size_t>(options.layers));
+  }
 
   const std::vector<Case> cases = cases_of(options);
   RankOptions rank_options;
@@ -206,8 +231,8 @@ Status run_bench_step(const BenchStepOptions& options) {
                       .progress = bar.callback()};
   if (!checkpoint || options.load.load_format == "dummy") rank_options.gpu.dummy_seed = 0;
   const Weights none;
-  const auto group =
-      SPARROW_TRY(create_rank_group(config, checkpoint ? checkpoint->weights() : none, rank_options));
+  const auto create = options.all_ranks ? create_ranks_in_turn : create_rank_group;
+  const auto group = SPARROW_TRY(create(config, checkpoint ? checkpoint->weights() : none, rank_options));
   bar.finish();
   group->fill_cache(1);
   const EngineInfo& info = group->info();

@@ -17,6 +17,8 @@ struct BenchStepOptions {
   std::filesystem::path model;  // one of these
   std::string preset;
   Grid grid;                                 // the rank of it that runs
+  bool all_ranks = false;                    // all of them, in turn, with what they exchange
+  int layers = 0;                            // of the model, the first so many; 0: all
   std::string phase = "decode";              // or "prefill"
   std::vector<int> batch = {1, 8, 64};       // requests
   std::vector<int> context = {2048, 32768};  // tokens in the cache after the step
