@@ -37,8 +37,14 @@ constexpr int kHopperSms = 132;
 TEST(Workspace, BuffersOfAStepOfM3OnEightGpus) {
   const auto workspace = gpu_workspace(m3(), {.tp = 8}, limits_of(8192, 256, 131072), kHopperSms);
   ASSERT_TRUE(workspace.ok()) << workspace.error().message;
-  // The residual of one token has a second place.
-  EXPECT_EQ(workspace->of("residual, norm, delta"), 3 * 8192 * 6144 * 2 + 6144 * 2);
+  // The residual of one token has a second place; norm and delta lie where other ranks reach them.
+  EXPECT_EQ(workspace->of("residual, norm, delta"), 8192 * 6144 * 2 + 6144 * 2);
+  // Two sets of 128 rows of mailboxes, norm and delta, all logits, ids; words, of which two flags for each of
+  // 8 ranks have 128 bytes each; in pages of 2 MiB.
+  constexpr int64_t kPage = 2 << 20;
+  const int64_t shared =
+      2 * 128 * 6144 * 2 + 2 * 8192 * 6144 * 2 + 256 * 200064 * 4 + 256 * 4 + (1 + 2 * 8) * 128;
+  EXPECT_EQ(workspace->of("shared with other ranks"), (shared + kPage - 1) / kPage * kPage);
   // 8 query heads, K, V, index query and index key; then the turned queries and index queries.
   EXPECT_EQ(workspace->of("projections"), 8192 * 128 * 2 * (8 + 1 + 1 + 1 + 1 + 8 + 1));
   EXPECT_EQ(workspace->of("attention output"), 8192 * 8 * 128 * 2);
@@ -55,6 +61,12 @@ TEST(Workspace, BuffersOfAStepOfM3OnEightGpus) {
   int64_t sum = 0;
   for (const LedgerRow& row : workspace->rows) sum += row.bytes;
   EXPECT_EQ(sum, workspace->bytes);
+}
+
+TEST(Workspace, ARankAloneSharesNothing) {
+  const auto workspace = gpu_workspace(m3(), {}, limits_of(8192, 256, 131072), kHopperSms).value();
+  EXPECT_EQ(workspace.of("residual, norm, delta"), 3 * 8192 * 6144 * 2 + 6144 * 2);
+  for (const LedgerRow& row : workspace.rows) EXPECT_NE(row.name, "shared with other ranks");
 }
 
 TEST(Workspace, AQuantisedModelHasRoomForOneMatrixAsBf16) {
