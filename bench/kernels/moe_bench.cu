@@ -16,6 +16,7 @@
 #include "bench.cuh"
 #include "ops/cuda/linear_small.h"
 #include "ops/cuda/moe/families.h"
+#include "ops/cuda/mx/quantise_rows.h"
 
 namespace {
 
@@ -142,7 +143,7 @@ std::string prefix(MatrixFormat format) {
 using Family = void (*)(const MoeShape&, const MoeArgs&, cudaStream_t, unsigned);
 
 void run_moe(const Layer& layer, const std::string& name, int rows, Family family, double peer_us,
-             const Options& options, cudaStream_t stream) {
+             const Options& options, cudaStream_t stream, bool e4m3_tokens = false) {
   const MoeShape& s = layer.shape;
   // 129 experts are 30 times the L2: different routings over the same weights are cold enough.
   const int routings = s.num_experts == 0 ? layer.slots
@@ -160,6 +161,10 @@ void run_moe(const Layer& layer, const std::string& name, int rows, Family famil
   CHECK(cudaDeviceSynchronize());
   MoeArgs args{.x = x, .weights = weights, .alpha = 1.702f, .limit = 7, .beta = 1, .scaling = 2};
   args.out = out, args.workspace = workspace, args.rows = rows;
+  if (e4m3_tokens) {
+    args.rounded = {allocate<uint8_t>(int64_t{rows} * s.hidden), allocate<float>(rows)};
+    quantise_rows({x, args.rounded, rows, s.hidden}, stream);
+  }
   const auto time = [&](unsigned parts) {
     return time_launches(stream, routings, options.once, [&](int i) {
       const int slot = s.num_experts == 0 ? i : 0;
@@ -192,7 +197,8 @@ void run_moe(const Layer& layer, const std::string& name, int rows, Family famil
     print(options, name + "/down", time(kMoeDown), down, 0);
   }
   for (void* data : {static_cast<void*>(x), static_cast<void*>(out), static_cast<void*>(workspace),
-                     static_cast<void*>(ids_device), static_cast<void*>(weights)})
+                     static_cast<void*>(ids_device), static_cast<void*>(weights),
+                     static_cast<void*>(args.rounded.codes), static_cast<void*>(args.rounded.scales)})
     CHECK(cudaFree(data));
 }
 
@@ -247,17 +253,21 @@ int main(int argc, char** argv) {
       const std::string base = "moe/" + prefix(format) +
                                (width.inter == kRank.inter ? "" : "I" + std::to_string(width.inter) + "/");
       std::optional<Layer> layer;
-      const auto run = [&](const char* family_name, Family family, int rows) {
+      const auto run = [&](const char* family_name, Family family, int rows, bool e4m3_tokens = false) {
         const std::string name = base + family_name + "/B" + std::to_string(rows);
         const auto peer = is_mx(format) ? width.peer_us.end() : width.peer_us.find(rows);
         if (!wanted(name)) return;
         if (!layer)
           layer.emplace(MoeShape{kRank.hidden, width.inter, kRank.num_experts, kRank.top_k}, 1, format);
-        run_moe(*layer, name, rows, family, peer == width.peer_us.end() ? 0 : peer->second, options, stream);
+        run_moe(*layer, name, rows, family, peer == width.peer_us.end() ? 0 : peer->second, options, stream,
+                e4m3_tokens);
       };
       for (const int rows : {1, 2, 4, 8, 16, 32, 64}) run("few", moe_few, rows);
       for (const int rows : {16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192})
         if (width.inter == kRank.inter || rows <= 1024) run("many", moe_many, rows);
+      // Cells as above have one scale for all: their rows are folded.
+      for (const int rows : {1024, 2048, 4096, 8192, 16384})
+        if (format == MatrixFormat::kMxfp8) run("e4m3", moe_many, rows, true);
     }
   return 0;
 }

@@ -44,6 +44,9 @@ struct MoeShape {
   int top_k = 0;        // <= kMaxExpertsPerToken and num_experts
 };
 
+// Columns that products of e4m3 rows take at a time: hidden is a multiple.
+inline constexpr int kE4m3Columns = 128;
+
 // A workspace begins with the word of a barrier over a grid, which no launch but those of few rows touches;
 // it must be zero before the first.
 inline constexpr int64_t kMoeBarrierBytes = 256;

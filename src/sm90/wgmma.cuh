@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // wgmma with fp32 sums: d[64 x N] (+)= a[64 x 16] b[16 x N] by one warpgroup, asynchronous. Operands are
-// bf16, of one width also f16; A comes from shared memory or from registers, B from shared memory.
+// bf16, of one width also f16; A comes from shared memory or from registers, B from shared memory. Of e4m3,
+// at the end, a product has 32 columns.
 //
 // Order of use: wgmma_fence() when registers (accumulators, or A fragments) were written by ordinary code;
 // the products; wgmma_commit(); wgmma_wait<n>() before reading the accumulators. Accumulator layout: thread t
@@ -154,6 +155,33 @@ __device__ __forceinline__ void wgmma_f16(float (&d)[kN / 2], const uint32_t (&a
                                           int accumulate) {
   static_assert(kN == 128, "the table has no product of this width");
   SPARROW_WGMMA_REGISTERS("f16.f16", 128, 64, 65, 66, 67, 68, 69, 70);
+}
+
+// e4m3 operands, A in registers: a[2 i + h] holds columns 16 i + 4 (t % 4) to + 3 of row h, B is K-major, and
+// the next 32 columns are at +32 bytes. The hardware keeps about 13 bits behind the point of a sum's largest
+// term.
+#define SPARROW_WGMMA_E4M3(width, sums, a1, a2, a3, b, more)                                                \
+  asm volatile("{\n .reg .pred p;\n setp.ne.b32 p, %" #more                                                 \
+               ", 0;\n"                                                                                     \
+               " wgmma.mma_async.sync.aligned.m64n" #width "k32.f32.e4m3.e4m3 {" SPARROW_WGMMA_NAMES_##sums \
+               "}, {%" #sums ", %" #a1 ", %" #a2 ", %" #a3 "}, %" #b ", p, 1, 1;\n}"                        \
+               : SPARROW_WGMMA_SUMS_##sums                                                                  \
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b_tile), "r"(accumulate))
+
+template <int kN>
+__device__ __forceinline__ void wgmma_e4m3(float (&d)[kN / 2], const uint32_t (&a)[4], uint64_t b_tile,
+                                           int accumulate) {
+  static_assert(kN % 16 == 0 && kN >= 16 && kN <= 160, "the table has no product of this width");
+  if constexpr (kN == 16) SPARROW_WGMMA_E4M3(16, 8, 9, 10, 11, 12, 13);
+  if constexpr (kN == 32) SPARROW_WGMMA_E4M3(32, 16, 17, 18, 19, 20, 21);
+  if constexpr (kN == 48) SPARROW_WGMMA_E4M3(48, 24, 25, 26, 27, 28, 29);
+  if constexpr (kN == 64) SPARROW_WGMMA_E4M3(64, 32, 33, 34, 35, 36, 37);
+  if constexpr (kN == 80) SPARROW_WGMMA_E4M3(80, 40, 41, 42, 43, 44, 45);
+  if constexpr (kN == 96) SPARROW_WGMMA_E4M3(96, 48, 49, 50, 51, 52, 53);
+  if constexpr (kN == 112) SPARROW_WGMMA_E4M3(112, 56, 57, 58, 59, 60, 61);
+  if constexpr (kN == 128) SPARROW_WGMMA_E4M3(128, 64, 65, 66, 67, 68, 69);
+  if constexpr (kN == 144) SPARROW_WGMMA_E4M3(144, 72, 73, 74, 75, 76, 77);
+  if constexpr (kN == 160) SPARROW_WGMMA_E4M3(160, 80, 81, 82, 83, 84, 85);
 }
 
 }  // namespace hopper

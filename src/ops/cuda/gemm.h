@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gemm: dense products through cuBLASLt or, for few rows, linear_small() and linear_held(): what each shape
 // runs with is measured. Or, batch-invariant, with one algorithm for any number of rows. cuBLASLt gets
-// quantised matrices expanded to bf16, which is exact. The library is opened at run time: a program with CUDA
-// in it starts where there is none.
+// quantised matrices expanded to bf16, which is exact, or to e4m3 where rows come as e4m3. The library is
+// opened at run time: a program with CUDA in it starts where there is none.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -14,6 +14,7 @@
 
 #include "base/result.h"
 #include "ops/cuda/device_matrix.h"
+#include "ops/cuda/mx/fold.h"
 #include "ops/gpu_workspace.h"
 
 namespace sparrow::ops::cuda {
@@ -42,6 +43,11 @@ class Gemm {
   void run(const DeviceMatrix& w, int rows, const __nv_bfloat16* x, __nv_bfloat16* out, cudaStream_t stream);
   void run(const DeviceMatrix& w, int rows, const __nv_bfloat16* x, float* out, cudaStream_t stream);
 
+  // The same of rows that were rounded, and matrices that are folded rows of MXFP8 (mx/fold.h).
+  void tune(std::span<const DeviceMatrix> weights, int rows, const E4m3Rows& x, __nv_bfloat16* out,
+            cudaStream_t stream);
+  void run(const DeviceMatrix& w, int rows, const E4m3Rows& x, __nv_bfloat16* out, cudaStream_t stream);
+
   // Device memory that all products share, one after the other on one stream: kProductWorkspaceBytes, and
   // room for the largest quantised matrix as bf16, where there is one.
   void set_workspace(void* workspace, __nv_bfloat16* expanded = nullptr) {
@@ -54,11 +60,13 @@ class Gemm {
   struct Library;
   struct Product;
   explicit Gemm(bool batch_invariant);
-  Product& product(const Shape& shape);
-  void tune(const Shape& shape, std::span<const DeviceMatrix> weights, const __nv_bfloat16* x, void* out,
+  struct Input;
+  Input place_of(const DeviceMatrix& w, const Input& x) const;
+  Product& product(const Shape& shape, const DeviceMatrix& w, const Input& x);
+  void tune(const Shape& shape, std::span<const DeviceMatrix> weights, const Input& x, void* out,
             cudaStream_t stream);
-  void run(const Shape& shape, const DeviceMatrix& w, const __nv_bfloat16* x, void* out, cudaStream_t stream);
-  const __nv_bfloat16* as_bf16(const DeviceMatrix& w, cudaStream_t stream) const;
+  void run(const Shape& shape, const DeviceMatrix& w, const Input& x, void* out, cudaStream_t stream);
+  void launch(const Product& p, const DeviceMatrix& w, const Input& x, void* out, cudaStream_t stream) const;
 
   const bool batch_invariant_;
   std::unique_ptr<Library> library_;

@@ -7,6 +7,7 @@
 #include "base/math.h"
 #include "device/cuda/arguments.h"
 #include "device/cuda/check.h"
+#include "ops/cuda/mx/e4m3.cuh"
 #include "ops/cuda/rows_device.cuh"
 #include "sm90/launch.cuh"
 #include "sm90/ptx.cuh"
@@ -105,6 +106,60 @@ __global__ void __launch_bounds__(kMaxThreads / kVectors) norm_kernel(const __gr
   }
 }
 
+constexpr int kWide = 2;  // vectors of a thread where rows are many
+
+__device__ __forceinline__ float largest_product(const Vector& x, const Vector& weight) {
+  float largest = 0;
+#pragma unroll
+  for (int e = 0; e < kVector / 2; ++e) {
+    const float2 f = __bfloat1622float2(x.pair[e]), w = __bfloat1622float2(weight.pair[e]);
+    largest = fmaxf(largest, fmaxf(fabsf(f.x * (1.0f + w.x)), fabsf(f.y * (1.0f + w.y))));
+  }
+  return largest;
+}
+
+// The same for many rows that leave as e4m3, and as they are where p.out says so.
+template <Source kSource>
+__global__ void __launch_bounds__(kMaxThreads / kWide)
+    rounded_norm_kernel(const __grid_constant__ NormParams p, const E4m3Rows rounded) {
+  __shared__ SumAndLargest partial[32];
+  hopper::wait_for_previous_kernel();
+  hopper::let_next_kernel_start();
+  const int64_t first = int64_t{blockIdx.x} * p.hidden;
+  const auto column_of = [&](int v) { return static_cast<int>(v * blockDim.x + threadIdx.x) * kVector; };
+  Vector x[kWide], delta[kWide], weight[kWide];
+#pragma unroll
+  for (int v = 0; v < kWide; ++v) {
+    const bool there = column_of(v) < p.hidden;
+    x[v] = load_vector_if(there, p.x + first + column_of(v));
+    if constexpr (kSource == Source::kAdd) delta[v] = load_vector_if(there, p.delta + first + column_of(v));
+    weight[v] = load_vector_if(there, p.weight + column_of(v));
+  }
+  // The largest number is found before it is scaled and rounded, so that one exchange does for both.
+  SumAndLargest row{};
+#pragma unroll
+  for (int v = 0; v < kWide; ++v) {
+    const bool there = column_of(v) < p.hidden;
+    if constexpr (kSource == Source::kAdd) {
+      add_vector(x[v], delta[v]);
+      store_vector_if(there, p.residual + first + column_of(v), x[v]);
+    }
+    add_squares(x[v], row.sum);
+    row.largest = fmaxf(row.largest, largest_product(x[v], weight[v]));
+  }
+  row = cta_sum_and_largest(row, partial);
+  const float scale = norm_scale(row.sum, p.hidden, p.eps), largest = row.largest * scale;
+#pragma unroll
+  for (int v = 0; v < kWide; ++v) {
+    scale_vector(x[v], scale, weight[v]);
+    store_vector_if(p.out != nullptr && column_of(v) < p.hidden, p.out + first + column_of(v), x[v]);
+    const uint2 codes = e4m3_eight(*reinterpret_cast<const uint4*>(&x[v]), e4m3_factor(largest));
+    uint8_t* const to = rounded.codes + first + column_of(v) / 32 * 32 + e4m3_eight_at();
+    if (column_of(v) < p.hidden) *reinterpret_cast<uint2*>(to) = codes;
+  }
+  if (threadIdx.x == 0) rounded.scales[blockIdx.x] = largest / kLargestE4m3;
+}
+
 // What every operation on rows of activations demands.
 Arguments check_rows(const char* launcher, int rows, int hidden) {
   return Arguments(launcher)
@@ -125,11 +180,25 @@ void launch_norm(const char* launcher, const NormParams& p, cudaStream_t stream)
   const int vectors = p.hidden / kVector;
   // Up to a row for each SM: one vector for each thread, for the shortest way through a row. More: smaller
   // CTAs, so that some load while others wait for their sum.
-  constexpr int kWide = 2;
   const bool few = p.rows <= kSms || vectors < 32 * kWide;
   const int threads = ceil_div(ceil_div(vectors, few ? 1 : kWide), 32) * 32;
   const auto kernel = few ? norm_kernel<kSource, 1, true> : norm_kernel<kSource, kWide, false>;
   SPARROW_CUDA(hopper::launch_dependent(kernel, {dim3(p.rows), threads}, stream, p));
+}
+
+template <Source kSource>
+void launch_rounded_norm(const char* launcher, const NormParams& p, const E4m3Rows& rounded,
+                         cudaStream_t stream) {
+  if (p.rows == 0) return;
+  const Arguments arguments = check_rows(launcher, p.rows, p.hidden);
+  arguments.pointer(kSource == Source::kPlain ? "x" : "residual", p.x)
+      .pointer("weight", p.weight)
+      .pointer("codes", rounded.codes)
+      .pointer("scales", rounded.scales, alignof(float));
+  if (kSource != Source::kPlain) arguments.pointer("delta", p.delta);
+  const int threads = ceil_div(p.hidden / kVector, 32 * kWide) * 32;
+  SPARROW_CUDA(
+      hopper::launch_dependent(rounded_norm_kernel<kSource>, {dim3(p.rows), threads}, stream, p, rounded));
 }
 
 // ---- ids ----
@@ -160,27 +229,31 @@ void embed(const EmbedArgs& args, cudaStream_t stream) {
 }
 
 void rms_norm(const RmsNormArgs& args, cudaStream_t stream) {
-  launch_norm<Source::kPlain>("rms_norm",
-                              {.x = args.x,
-                               .weight = args.weight,
-                               .out = args.out,
-                               .rows = args.rows,
-                               .hidden = args.hidden,
-                               .eps = args.eps},
-                              stream);
+  const NormParams p{.x = args.x,
+                     .weight = args.weight,
+                     .out = args.out,
+                     .rows = args.rows,
+                     .hidden = args.hidden,
+                     .eps = args.eps};
+  if (args.rounded.codes != nullptr)
+    launch_rounded_norm<Source::kPlain>("rms_norm", p, args.rounded, stream);
+  else
+    launch_norm<Source::kPlain>("rms_norm", p, stream);
 }
 
 void add_rms_norm(const AddRmsNormArgs& args, cudaStream_t stream) {
-  launch_norm<Source::kAdd>("add_rms_norm",
-                            {.x = args.residual,
-                             .delta = args.delta,
-                             .weight = args.weight,
-                             .residual = args.residual,
-                             .out = args.out,
-                             .rows = args.rows,
-                             .hidden = args.hidden,
-                             .eps = args.eps},
-                            stream);
+  const NormParams p{.x = args.residual,
+                     .delta = args.delta,
+                     .weight = args.weight,
+                     .residual = args.residual,
+                     .out = args.out,
+                     .rows = args.rows,
+                     .hidden = args.hidden,
+                     .eps = args.eps};
+  if (args.rounded.codes != nullptr)
+    launch_rounded_norm<Source::kAdd>("add_rms_norm", p, args.rounded, stream);
+  else
+    launch_norm<Source::kAdd>("add_rms_norm", p, stream);
 }
 
 void final_norm(const FinalNormArgs& args, cudaStream_t stream) {

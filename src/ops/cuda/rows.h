@@ -13,6 +13,7 @@
 #include <cstdint>
 
 #include "ops/cuda/limits.h"
+#include "ops/cuda/mx/fold.h"
 
 namespace sparrow::ops::cuda {
 
@@ -26,17 +27,20 @@ struct EmbedArgs {
 };
 void embed(const EmbedArgs& args, cudaStream_t stream);
 
-// out = rms_norm(x), Gemma style: (x * rsqrt(mean(x^2) + eps)) * (1 + weight). out may be x.
+// out = rms_norm(x), Gemma style: (x * rsqrt(mean(x^2) + eps)) * (1 + weight). out may be x. Where rounded
+// has a place for codes, out's rows go there as e4m3, and out may be nullptr.
 struct RmsNormArgs {
   const __nv_bfloat16* x;       // [rows, hidden]
   const __nv_bfloat16* weight;  // [hidden]
   __nv_bfloat16* out;           // [rows, hidden]
   int rows, hidden;
   float eps;
+  E4m3Rows rounded{};
 };
 void rms_norm(const RmsNormArgs& args, cudaStream_t stream);
 
-// residual = residual + delta, rounded to bf16, and then out = rms_norm(residual). out may be delta.
+// residual = residual + delta, rounded to bf16, and then out = rms_norm(residual), rounded as above. out may
+// be delta.
 struct AddRmsNormArgs {
   __nv_bfloat16* residual;      // [rows, hidden]
   const __nv_bfloat16* delta;   // [rows, hidden]
@@ -44,6 +48,7 @@ struct AddRmsNormArgs {
   __nv_bfloat16* out;           // [rows, hidden]
   int rows, hidden;
   float eps;
+  E4m3Rows rounded{};
 };
 void add_rms_norm(const AddRmsNormArgs& args, cudaStream_t stream);
 

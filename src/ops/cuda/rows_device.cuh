@@ -73,6 +73,30 @@ __device__ __forceinline__ double cta_sum(double x, double (&partial)[32]) {
   return x;
 }
 
+// The same, and the largest of the CTA on the same way.
+struct SumAndLargest {
+  double sum;
+  float largest;
+};
+__device__ __forceinline__ SumAndLargest cta_sum_and_largest(SumAndLargest x, SumAndLargest (&partial)[32]) {
+  const auto reduce = [&] {
+#pragma unroll
+    for (int mask = 16; mask > 0; mask /= 2) {
+      x.sum += __shfl_xor_sync(~0u, x.sum, mask);
+      x.largest = fmaxf(x.largest, __shfl_xor_sync(~0u, x.largest, mask));
+    }
+  };
+  reduce();
+  const int warps = blockDim.x / 32;
+  if (warps == 1) return x;
+  if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = x;
+  __syncthreads();
+  x = {0.0, 0.0f};
+  if (threadIdx.x % 32 < warps) x = partial[threadIdx.x % 32];
+  reduce();
+  return x;
+}
+
 __device__ __forceinline__ float norm_scale(double sum_of_squares, int hidden, float eps) {
   const auto mean = static_cast<float>(sum_of_squares / hidden);
   return 1.0f / sqrtf(mean + eps);

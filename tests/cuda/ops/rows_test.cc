@@ -63,6 +63,44 @@ TEST_P(RowsOnDevice, AddRmsNormEqualsTheReferenceAndMayWriteOverDelta) {
   EXPECT_TRUE(same_bits(delta_device, want));
 }
 
+TEST_P(RowsOnDevice, NormsRoundTheirRowsOnTheWay) {
+  const DeviceArray<uint8_t> codes(out.size());
+  const DeviceArray<float> scales(rows);
+  const E4m3Rows rounded{codes.data(), scales.data()};
+  // The scale is that of the largest number before it was rounded to bf16.
+  const auto expect_rounded = [&] {
+    const std::vector<__nv_bfloat16> normed = values_of(want);
+    const std::vector<uint8_t> got = codes.download();
+    const std::vector<float> got_scales = scales.download();
+    for (int r = 0; r < rows; ++r) {
+      float largest = 0;
+      for (int c = 0; c < hidden; ++c)
+        largest = std::max(largest, std::abs(float(normed[size_t(r) * hidden + c])));
+      const float scale = got_scales[r];
+      ASSERT_NEAR(scale, largest / 448, largest / 448 / 128) << "row " << r;
+      for (int c = 0; c < hidden; ++c) {
+        const float number = float(normed[size_t(r) * hidden + c]);
+        const uint8_t code = got[size_t(r) * hidden + c / 32 * 32 + e4m3_place(c % 32)];
+        ASSERT_NEAR(e4m3_to_float(code) * scale, number,
+                    1.01f * std::max(std::abs(number) / 16, scale * 0x1p-10f))
+            << "row " << r << ", column " << c;
+      }
+    }
+  };
+  reference::rms_norm(x.t, weight.t, kEps, want.t);
+  rms_norm({x_device.data(), weight_device.data(), out.data(), rows, hidden, kEps, rounded}, nullptr);
+  EXPECT_TRUE(same_bits(out, want));
+  expect_rounded();
+
+  // Without the rows themselves.
+  add_rms_norm(
+      {x_device.data(), delta_device.data(), weight_device.data(), nullptr, rows, hidden, kEps, rounded},
+      nullptr);
+  reference::add_rms_norm(x.t, delta.t, weight.t, kEps, want.t);
+  EXPECT_TRUE(same_bits(x_device, x));
+  expect_rounded();
+}
+
 TEST_P(RowsOnDevice, FinalNormTakesTheWantedRowsAndLeavesTheResidual) {
   const int wanted = std::max(rows / 3, 1) + 1;
   std::vector<int32_t> list(wanted);

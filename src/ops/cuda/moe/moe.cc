@@ -36,6 +36,11 @@ void check(const MoeShape& shape, const MoeArgs& args) {
   const int64_t experts = shape.num_experts + 1;
   check_matrix(arguments, "gate_up", args.gate_up, experts * 2 * shape.inter, shape.hidden);
   check_matrix(arguments, "down", args.down, experts * shape.hidden, shape.inter);
+  if (args.rounded.codes != nullptr)
+    arguments.require("gate_up", args.gate_up.format == MatrixFormat::kMxfp8, "must be MXFP8")
+        .pointer("codes", args.rounded.codes)
+        .pointer("scales", args.rounded.scales, alignof(float))
+        .multiple("hidden", shape.hidden, kE4m3Columns);
 }
 
 }  // namespace
@@ -47,7 +52,7 @@ void moe(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
   // Up to 64 rows streams are about as fast as tiles or faster. Streams and tiles at 64 rows, us: bf16 of 384
   // channels 378 and 401, of 768 746 and 762, of 3,072 2,942 and 2,928; MXFP8 217 and 248, 459 and 465, 1,662
   // and 1,680; MXFP4 181 and 191, but 361 and 341, 1,295 and 1,232.
-  if (args.batch_invariant)
+  if (args.batch_invariant || args.rounded.codes != nullptr)
     moe_many(s, args, stream);
   else if (s.num_experts == 0 && args.rows <= kLinearSmallRows)
     mlp_few(s, args, stream);

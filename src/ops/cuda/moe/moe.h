@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "ops/cuda/device_matrix.h"
+#include "ops/cuda/mx/fold.h"
 #include "ops/gpu_workspace.h"
 
 namespace sparrow::ops::cuda {
@@ -19,6 +20,8 @@ namespace sparrow::ops::cuda {
 // 8). Rows and weights are aligned to 16 bytes.
 struct MoeArgs {
   const __nv_bfloat16* x = nullptr;  // [rows, hidden]
+  E4m3Rows rounded;                  // of x, or nullptr. If there, the first product reads this: gate_up is
+                                     // folded rows of MXFP8, and hidden a multiple of kE4m3Columns
   const int32_t* ids = nullptr;      // [rows, top_k], ascending in a row; < 0: not there
   const float* weights = nullptr;    // [rows, top_k]
   DeviceMatrix gate_up;              // [(num_experts + 1) * 2 * inter, hidden]

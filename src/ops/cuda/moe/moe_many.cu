@@ -56,21 +56,23 @@ CUtensorMap weight_map(const DeviceMatrix& w) {
 
 void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, unsigned parts) {
   const Tokens tokens = tokens_of(shape, args);
+  const bool rounds = args.rounded.codes != nullptr;
   const MoeManyLayout at(shape, args.rows);
   auto* base = static_cast<uint8_t*>(args.workspace);
   auto* hidden = reinterpret_cast<__nv_bfloat16*>(base + at.hidden);
   // A dense MLP has one part, and that is the result.
   auto* expert_rows = shape.num_experts == 0 ? args.out : reinterpret_cast<__nv_bfloat16*>(base + at.parts);
-  const RouteManyParams route{.ids = args.ids,
-                              .row_at = reinterpret_cast<int32_t*>(base + at.row_at),
-                              .place_of = reinterpret_cast<int32_t*>(base + at.place_of),
-                              .shares = reinterpret_cast<Share*>(base + at.shares),
-                              .num_shares = reinterpret_cast<int32_t*>(base + at.num_shares),
-                              .rows = args.rows,
-                              .num_experts = shape.num_experts,
-                              .top_k = shape.top_k,
-                              .share_tokens = std::min(share_tokens(args.gate_up.format, tokens),
-                                                       share_tokens(args.down.format, tokens))};
+  const RouteManyParams route{
+      .ids = args.ids,
+      .row_at = reinterpret_cast<int32_t*>(base + at.row_at),
+      .place_of = reinterpret_cast<int32_t*>(base + at.place_of),
+      .shares = reinterpret_cast<Share*>(base + at.shares),
+      .num_shares = reinterpret_cast<int32_t*>(base + at.num_shares),
+      .rows = args.rows,
+      .num_experts = shape.num_experts,
+      .top_k = shape.top_k,
+      .share_tokens = std::min(rounds ? kE4m3ShareTokens : share_tokens(args.gate_up.format, tokens),
+                               share_tokens(args.down.format, tokens))};
   if (parts & kMoeRoute)
     SPARROW_CUDA(hopper::launch_dependent(route_many_kernel, {dim3(RouteMany::kCluster), RouteMany::kThreads},
                                           stream, route));
@@ -91,7 +93,10 @@ void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, u
                .alpha = args.alpha,
                .limit = args.limit,
                .beta = args.beta};
-  if (parts & kMoeGateUp) launch<true>(args.gate_up.format, p, tokens, max_shares, stream);
+  if ((parts & kMoeGateUp) && rounds)
+    launch_e4m3_product({p, args.rounded}, max_shares, stream);
+  else if (parts & kMoeGateUp)
+    launch<true>(args.gate_up.format, p, tokens, max_shares, stream);
   p.w = weight_map(args.down);
   p.out = expert_rows, p.columns = shape.inter, p.out_rows = shape.hidden, p.out_columns = shape.hidden;
   if (parts & kMoeDown) launch<false>(args.down.format, p, tokens, max_shares, stream);

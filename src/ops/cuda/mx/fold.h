@@ -15,6 +15,13 @@
 
 namespace sparrow::ops::cuda {
 
+// Rows of activations as e4m3: each has one scale, its largest number / 448, and columns lie in the order of
+// e4m3_place().
+struct E4m3Rows {
+  uint8_t* codes = nullptr;  // [rows, columns], 16-byte aligned
+  float* scales = nullptr;   // [rows]
+};
+
 // By how many powers of two a code that is not zero may grow. Larger codes never have more room.
 constexpr int e4m3_room(uint32_t code) {
   const int magnitude = static_cast<int>(code & 0x7f), exponent = magnitude >> 3;

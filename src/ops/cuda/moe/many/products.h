@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "base/matrix_format.h"
+#include "ops/cuda/mx/fold.h"
 #include "ops/gpu_workspace.h"
 
 namespace sparrow::ops::cuda {
@@ -42,5 +43,18 @@ constexpr int share_tokens(MatrixFormat format, Tokens tokens) {
 inline constexpr int kMaxHeldColumns = 384;
 template <MatrixFormat kFormat, bool kFirst>
 void launch_product(const TileParams& p, Tokens tokens, int max_shares, cudaStream_t stream);
+
+// ---- e4m3 tokens ----
+
+// Columns of a sum on the tensor cores.
+inline constexpr int kE4m3Promotion = 1024;
+
+// The first product: weights are folded rows of MXFP8, and x has a multiple of kE4m3Columns.
+struct E4m3TileParams : TileParams {
+  E4m3Rows rounded;  // what is read instead of x
+};
+// Shares have at most so many tokens.
+inline constexpr int kE4m3ShareTokens = 144;
+void launch_e4m3_product(const E4m3TileParams& p, int max_shares, cudaStream_t stream);
 
 }  // namespace sparrow::ops::cuda
