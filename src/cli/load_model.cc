@@ -12,6 +12,7 @@
 #include "engine/cpu/cpu_runner.h"
 #include "engine/ranks/rank_group.h"
 #include "model/ledger.h"
+#include "ops/gpu_workspace.h"
 
 namespace sparrow::cli {
 namespace {
@@ -62,10 +63,27 @@ Result<DType> cache_dtype(std::string_view flag, std::string_view value, DType m
                strf("{} {}: needs a GPU; on the CPU the cache has the model's own type", flag, value)};
 }
 
+// Whether the flags ask for e4m3, and go with each other.
+Result<bool> asks_for_e4m3(const LoadOptions& options, Device device) {
+  const std::string& value = options.activation_dtype;
+  if (value == "auto" || value == "bfloat16" || value == "bf16") return false;
+  if (value != "fp8" && value != "fp8_e4m3")
+    return Error{Errc::kInvalidArgument,
+                 strf("--activation-dtype must be auto, bfloat16 (bf16) or fp8 (fp8_e4m3), got {}", value)};
+  if (device != Device::kCuda)
+    return Error{Errc::kUnsupported, strf("--activation-dtype {}: needs a GPU", value)};
+  if (options.batch_invariant)
+    return Error{
+        Errc::kUnsupported,
+        strf("--activation-dtype {}: not with --batch-invariant, since only large steps round", value)};
+  return true;
+}
+
 // What the flags about the model say to the engine.
 Status add_load(EngineOptions& options, const ModelConfig& config, const LoadOptions& load) {
   options.device = device_of(load);
   options.cpu.isa = ops::cpu_isa_named(load.isa);
+  options.gpu.e4m3_tokens = SPARROW_TRY(rounds_tokens(load, config, options.device));
   if (options.device == Device::kCuda) {
     const CacheTypes types = SPARROW_TRY(cache_types(load, config.dtype, options.device));
     options.gpu.kv_dtype = types.kv;
@@ -117,6 +135,19 @@ Result<CacheTypes> cache_types(const LoadOptions& options, DType model_dtype, De
           SPARROW_TRY(cache_dtype("--index-cache-dtype", options.index_cache_dtype, model_dtype, device))};
 }
 
+Result<bool> rounds_tokens(const LoadOptions& options, const ModelConfig& config, Device device) {
+  using ops::cuda::kE4m3Columns;
+  if (!SPARROW_TRY(asks_for_e4m3(options, device))) return false;
+  if (config.quant != QuantFormat::kMxfp8)
+    return Error{Errc::kUnsupported,
+                 strf("--activation-dtype {}: needs a model with MXFP8 weights", options.activation_dtype)};
+  if (config.hidden_size % kE4m3Columns != 0)
+    return Error{Errc::kUnsupported,
+                 strf("--activation-dtype {}: hidden_size must be a multiple of {}, got {}",
+                      options.activation_dtype, kE4m3Columns, config.hidden_size)};
+  return true;
+}
+
 Status check_isa(const LoadOptions& options) {
   if (options.isa == "auto") return Ok{};
   const std::optional<CpuIsa> isa = ops::cpu_isa_named(options.isa);
@@ -148,6 +179,7 @@ Status check(const LoadOptions& options) {
     return Error{Errc::kUnsupported, strf("--load-format {}: auto (the checkpoint) or dummy (random weights)",
                                           options.load_format)};
   SPARROW_TRY(cache_types(options, DType::kBF16, device_of(options)));
+  SPARROW_TRY(asks_for_e4m3(options, device_of(options)));
   if (options.hf_overrides.empty()) return Ok{};
   SPARROW_TRY(JsonDocument::parse(options.hf_overrides, "--hf-overrides"));
   return Ok{};
@@ -178,6 +210,7 @@ Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadO
     return checkpoint;
   }
   SPARROW_TRY(cache_types(options, checkpoint->config().dtype, device_of(options)));
+  SPARROW_TRY(rounds_tokens(options, checkpoint->config(), device_of(options)));
   if (!quiet) bar.finish();
   return checkpoint;
 }

@@ -40,6 +40,10 @@ struct CacheTypes {
 };
 Result<CacheTypes> cache_types(const LoadOptions& options, DType model_dtype, Device device);
 
+// What --activation-dtype means: whether large steps round their rows to e4m3. Error: the device, the model
+// or another flag does not go with it.
+Result<bool> rounds_tokens(const LoadOptions& options, const ModelConfig& config, Device device);
+
 // The tokenizer of a model's folder, knowing all ids of the model; null where the folder has none.
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& dir,
                                                   const ModelConfig& config);

@@ -12,6 +12,7 @@ struct LoadOptions {
   std::string load_format = "auto";        // "auto": the checkpoint; "dummy": random weights, none are read
   std::string kv_cache_dtype = "auto";     // of K and V: "auto", "bfloat16", "fp8"; see cache_types()
   std::string index_cache_dtype = "auto";  // of index keys, likewise
+  std::string activation_dtype = "auto";   // of prompts: "auto", "bfloat16", "fp8"; see rounds_tokens()
   std::string device = "auto";             // "cpu", "cuda"; "auto" until resolve_device() has looked
   std::string isa = "auto";                // instruction set of a CPU: "avx2", "avx512", "avx512-bf16", "amx"
   std::optional<double> gpu_memory_utilization;  // share of the GPU's memory; none: the command's own

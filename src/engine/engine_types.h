@@ -34,6 +34,7 @@ struct GpuOptions {
   bool share = false;                  // other ranks may run on the same GPU; slower, for tests
   bool graphs = true;                  // replay decode steps from CUDA graphs
   bool batch_invariant = false;        // outputs depend, to the bit, on their request alone; slower
+  bool e4m3_tokens = false;            // prompts' rows are rounded to e4m3, on MXFP8 weights: lossy
   std::optional<uint64_t> dummy_seed;  // random weights made on the device; the checkpoint's are not read
   ProgressFn progress;                 // bytes of weights on the device, bytes in all
   LoadOrder load_order;                // of the checkpoint's files

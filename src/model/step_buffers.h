@@ -12,6 +12,7 @@
 #include "device/arena.h"
 #include "model/rotary.h"
 #include "ops/cuda/comm/peer_buffers.h"
+#include "ops/cuda/mx/fold.h"
 #include "ops/gpu_workspace.h"
 
 namespace sparrow {
@@ -24,6 +25,11 @@ struct GpuStepLimits {
   int64_t max_context = 0;
   DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;  // of the cache: bf16 or e4m3
   bool batch_invariant = false;  // a row's bits do not depend on the rest of the step; slower
+  bool e4m3_tokens = false;      // steps of many rows round them to e4m3: lossy, on weights with folded rows
+
+  // Below, weights take longer to come than to be multiplied.
+  static constexpr int kMinRoundedRows = 2048;
+  bool rounds(int rows) const { return e4m3_tokens && rows >= kMinRoundedRows; }
 };
 
 // Rows of logits that are worth keeping: a prompt's, where they are asked for, come in windows of so many.
@@ -92,6 +98,7 @@ struct StepBuffers {
   float* logits;                    // [max_logits, vocab_rows]
   std::vector<Bf16*> router_parts;  // [layer] the router matrix as three bf16 terms; nullptr: no router
   void *attention, *experts, *router, *products;  // workspaces
+  ops::cuda::E4m3Rows rounded;                    // what the next product reads, where it reads e4m3
   Bf16* expanded;  // of one layer's q/k/v or output matrix; nullptr: none is quantised
 };
 
@@ -136,6 +143,11 @@ StepBuffers<Bf16> lay_out_step(Arena& arena, const ModelConfig& config, const Ra
                                                     : nullptr);
   arena.begin("experts");
   at.experts = arena.take<std::byte>(experts);
+  if (limits.e4m3_tokens) {
+    arena.begin("rounded rows");
+    at.rounded.codes = arena.take<uint8_t>(tokens * std::max(hidden, rank.query_heads * dim));
+    at.rounded.scales = arena.take<float>(tokens);
+  }
   arena.begin("logits");
   at.logits = arena.take<float>(int64_t{limits.max_logits} * rank.vocab_rows);
   arena.begin("matrix products");

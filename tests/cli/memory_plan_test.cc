@@ -34,6 +34,20 @@ MemoryPlan plan_of(const ModelConfig& config, const MemoryPlanOptions& options) 
   return plan.value();
 }
 
+TEST(MemoryPlan, CountsRoundedTokens) {
+  const auto workspace = [](const char* activations) {
+    return plan_of(m3(/*mxfp8=*/true), {.gpus = 8, .activation_dtype = activations}).workspace;
+  };
+  const Workspace bf16 = workspace("auto"), fp8 = workspace("fp8");
+  constexpr int64_t kTokens = 8192, kHidden = 6144;
+  EXPECT_EQ(fp8.of("rounded rows"), kTokens * (kHidden + 4));
+  EXPECT_EQ(fp8.bytes - bf16.bytes, kTokens * (kHidden + 4));
+  EXPECT_THAT(make_memory_plan(m3(), {.gpus = 8, .activation_dtype = "fp8"}).error().message,
+              HasSubstr("needs a model with MXFP8 weights"));
+  EXPECT_THAT(make_memory_plan(m3(/*mxfp8=*/true), {.gpu = "cpu", .activation_dtype = "fp8"}).error().message,
+              HasSubstr("needs a GPU"));
+}
+
 TEST(MemoryPlan, OfTheRealModelAgreesWithPublishedSizes) {
   const struct {
     int gpus;

@@ -37,6 +37,7 @@ struct Shape {
   DType kv_dtype, index_dtype;
   int64_t context;
   int tokens, sequences;
+  bool e4m3_tokens = false;
 };
 
 std::vector<Shape> shapes() {
@@ -60,7 +61,8 @@ std::vector<Shape> shapes() {
            131072,
            8192,
            256},
-          {"MXFP8, one rank", m3(4, QuantFormat::kMxfp8), {}, kBf16, kBf16, 32768, 2048, 64}};
+          {"MXFP8, one rank", m3(4, QuantFormat::kMxfp8), {}, kBf16, kBf16, 32768, 2048, 64},
+          {"fp8 activations", m3(5, QuantFormat::kMxfp8), {.tp = 8}, kBf16, kBf16, 32768, 8192, 64, true}};
 }
 
 TEST(CudaMemory, IsTakenAsItIsPlanned) {
@@ -73,15 +75,18 @@ TEST(CudaMemory, IsTakenAsItIsPlanned) {
                                .max_logits = max_logit_rows(shape.tokens, shape.sequences),
                                .max_context = shape.context,
                                .kv_dtype = shape.kv_dtype,
-                               .index_dtype = shape.index_dtype};
+                               .index_dtype = shape.index_dtype,
+                               .e4m3_tokens = shape.e4m3_tokens};
     const GpuMemory planned = plan_gpu_memory(shape.config, grid, limits, device.num_sms).value();
-    const RankOptions options{
-        .cache_tokens = 1024,
-        .max_context = shape.context,
-        .max_step_tokens = shape.tokens,
-        .max_step_sequences = shape.sequences,
-        .grid = grid,
-        .gpu = {.kv_dtype = shape.kv_dtype, .index_dtype = shape.index_dtype, .dummy_seed = 1}};
+    const RankOptions options{.cache_tokens = 1024,
+                              .max_context = shape.context,
+                              .max_step_tokens = shape.tokens,
+                              .max_step_sequences = shape.sequences,
+                              .grid = grid,
+                              .gpu = {.kv_dtype = shape.kv_dtype,
+                                      .index_dtype = shape.index_dtype,
+                                      .e4m3_tokens = shape.e4m3_tokens,
+                                      .dummy_seed = 1}};
 
     const AllocationCounts before = allocation_counts();
     size_t free_before = 0, free_after = 0, total = 0;

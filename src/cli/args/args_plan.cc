@@ -26,6 +26,13 @@ void add_load(CLI::App* command, LoadOptions& o) {
           "Index keys, likewise; fp8 halves what long contexts read, and selects other blocks at times")
       ->type_name("TYPE")
       ->group(group);
+  command
+      ->add_option(
+          "--activation-dtype", o.activation_dtype,
+          "Prompts' tokens in products: auto (default: bfloat16), bfloat16 or fp8 (lossy, and faster "
+          "prefill; MXFP8 weights on a GPU only)")
+      ->type_name("TYPE")
+      ->group(group);
   command->add_option("--device", o.device, "auto (default: a GPU if there is one), cpu or cuda")
       ->type_name("DEVICE")
       ->group(group);
@@ -75,12 +82,13 @@ CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
   command->add_option("--gpu", o.gpu, "h100, h800, h20, h200 (default), b200, a size such as 96G, or cpu")
       ->type_name("KIND");
   number("--max-model-len", o.max_model_len, "Most tokens of a prompt and its answer (default: the model's)");
-  const auto cache_type = [&](const char* flag, std::string& value, const char* help) {
+  const auto type = [&](const char* flag, std::string& value, const char* help) {
     command->add_option(flag, value, help)->type_name("TYPE");
   };
-  cache_type("--kv-cache-dtype", o.kv_cache_dtype,
-             "K and V: auto (default: the model's type), bfloat16 or fp8");
-  cache_type("--index-cache-dtype", o.index_cache_dtype, "Index keys, likewise");
+  type("--kv-cache-dtype", o.kv_cache_dtype, "K and V: auto (default: the model's type), bfloat16 or fp8");
+  type("--index-cache-dtype", o.index_cache_dtype, "Index keys, likewise");
+  type("--activation-dtype", o.activation_dtype,
+       "Prompts' tokens in products: auto (default: bfloat16), bfloat16 or fp8 (lossy)");
   command
       ->add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
                    "Share of a GPU's memory that may be used (default 0.9)")

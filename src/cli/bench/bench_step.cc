@@ -157,6 +157,7 @@ void print_json(const CaseResult& r, const BenchStepOptions& options) {
   json.key("expert_parallel").boolean(options.grid.expert_parallel);
   json.key("kv_cache_dtype").string(options.load.kv_cache_dtype);
   json.key("index_cache_dtype").string(options.load.index_cache_dtype);
+  json.key("activation_dtype").string(options.load.activation_dtype);
   json.key("batch_invariant").boolean(options.load.batch_invariant);
   json.key("step_us").number(r.times.median_us).key("min_us").number(r.times.min_us);
   json.key("max_us").number(r.times.max_us).key("floor_us").number(r.floor_us);
@@ -228,6 +229,7 @@ Status run_bench_step(const BenchStepOptions& options) {
                       .index_dtype = types.index,
                       .memory_utilization = options.load.gpu_memory_utilization.value_or(kMemoryUtilization),
                       .batch_invariant = options.load.batch_invariant,
+                      .e4m3_tokens = SPARROW_TRY(rounds_tokens(options.load, config, Device::kCuda)),
                       .progress = bar.callback()};
   if (!checkpoint || options.load.load_format == "dummy") rank_options.gpu.dummy_seed = 0;
   const Weights none;
@@ -242,6 +244,7 @@ Status run_bench_step(const BenchStepOptions& options) {
                   static_cast<double>(info.workspace_bytes) / (1 << 30))
                  .c_str(),
              stderr);
+  for (const std::string& warning : info.warnings) std::fputs(strf("warning: {}\n", warning).c_str(), stderr);
 
   std::string picture;
   for (const Case& c : cases) {

@@ -50,10 +50,13 @@ Result<Card> find_card(const std::string& name) {
   return Card{"GPU of " + byte_string(bytes.value()), bytes.value(), kSms, true};
 }
 
-Status fill_cache_types(MemoryPlan& plan, const ModelConfig& config, const MemoryPlanOptions& o) {
-  const LoadOptions flags{.kv_cache_dtype = o.kv_cache_dtype, .index_cache_dtype = o.index_cache_dtype};
-  const CacheTypes types =
-      SPARROW_TRY(cache_types(flags, config.dtype, plan.is_cpu ? Device::kCpu : Device::kCuda));
+Status fill_types(MemoryPlan& plan, const ModelConfig& config, const MemoryPlanOptions& o) {
+  const LoadOptions flags{.kv_cache_dtype = o.kv_cache_dtype,
+                          .index_cache_dtype = o.index_cache_dtype,
+                          .activation_dtype = o.activation_dtype};
+  const Device device = plan.is_cpu ? Device::kCpu : Device::kCuda;
+  const CacheTypes types = SPARROW_TRY(cache_types(flags, config.dtype, device));
+  plan.rounds_tokens = SPARROW_TRY(rounds_tokens(flags, config, device));
   plan.kv_dtype = types.kv;
   plan.index_dtype = types.index;
   const Ledger ledger = make_ledger(config, plan.grid, plan.kv_dtype, plan.index_dtype, false);
@@ -73,7 +76,7 @@ Result<MemoryPlan> plan_cpu(const ModelConfig& config, const MemoryPlanOptions& 
   if (o.gpus != 1)
     return Error{Errc::kInvalidArgument, strf("--gpus {}: with --gpu cpu there is one rank", o.gpus)};
   MemoryPlan plan{.is_cpu = true, .device = "cpu"};
-  SPARROW_TRY(fill_cache_types(plan, config, o));
+  SPARROW_TRY(fill_types(plan, config, o));
   const Ledger ledger = make_ledger(config, {}, plan.kv_dtype, plan.index_dtype, /*vision=*/true);
   plan.weights = ledger.weights;
   plan.weight_bytes = plan.stored_bytes = ledger.weight_bytes;
@@ -95,7 +98,7 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
   const Card card = SPARROW_TRY(find_card(o.gpu));
   const Grid grid = SPARROW_TRY(find_grid(config, o));
   MemoryPlan plan{.runs_kernels = card.runs_kernels, .device = card.name, .grid = grid};
-  SPARROW_TRY(fill_cache_types(plan, config, o));
+  SPARROW_TRY(fill_types(plan, config, o));
   plan.memory_bytes = card.bytes;
   plan.budget_bytes = static_cast<int64_t>(static_cast<double>(card.bytes) * o.gpu_memory_utilization);
 
@@ -112,7 +115,8 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
                                                   .max_logits = max_logit_rows(tokens, o.max_step_sequences),
                                                   .max_context = plan.max_model_len,
                                                   .kv_dtype = plan.kv_dtype,
-                                                  .index_dtype = plan.index_dtype},
+                                                  .index_dtype = plan.index_dtype,
+                                                  .e4m3_tokens = plan.rounds_tokens},
                                                  card.num_sms));
   plan.weight_bytes = memory.weight_bytes;
   plan.workspace = std::move(memory.workspace);

@@ -21,7 +21,7 @@ struct MemoryPlanOptions {
   std::optional<Grid> grid;   // how they share the model; default: the fastest for one request
   std::string gpu = "h200";   // its kind, a size such as 96G, or "cpu"
   int64_t max_model_len = 0;  // 0: what the model was made for and the cache can hold
-  std::string kv_cache_dtype = "auto", index_cache_dtype = "auto";
+  std::string kv_cache_dtype = "auto", index_cache_dtype = "auto", activation_dtype = "auto";
   double gpu_memory_utilization = 0.9;
   int max_step_sequences = 256;
   int max_step_tokens = 0;                // 0: what `serve` takes there
@@ -45,6 +45,7 @@ struct MemoryPlan {
   Workspace driver;          // what is left to a GPU's driver: not ours, not exact
   int64_t pinned_bytes = 0;  // page-locked memory of the host
   DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;
+  bool rounds_tokens = false;  // --activation-dtype fp8
   int64_t kv_token_bytes = 0, index_token_bytes = 0;
   int64_t num_blocks = 0;     // on each rank, for the requests of its group
   int64_t max_model_len = 0;  // that was asked for, or the model's

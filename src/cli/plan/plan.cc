@@ -161,6 +161,8 @@ void print_json(const std::string& name, const ModelConfig& config, const Memory
   }
   json.key("kv_cache_dtype").string(short_name_of(plan.kv_dtype));
   json.key("index_cache_dtype").string(short_name_of(plan.index_dtype));
+  json.key("activation_dtype")
+      .string(plan.rounds_tokens ? "fp8" : short_name_of(plan.is_cpu ? config.dtype : DType::kBF16));
   json.key("kv_token_bytes").integer(plan.kv_token_bytes);
   json.key("index_token_bytes").integer(plan.index_token_bytes);
   json.key("block_bytes").integer(plan.block_bytes()).key("blocks").integer(plan.num_blocks);
@@ -183,6 +185,7 @@ Result<int> run_plan(const PlanCommandOptions& o) {
                             .max_model_len = o.max_model_len,
                             .kv_cache_dtype = o.kv_cache_dtype,
                             .index_cache_dtype = o.index_cache_dtype,
+                            .activation_dtype = o.activation_dtype,
                             .gpu_memory_utilization = o.gpu_memory_utilization,
                             .max_step_sequences = o.max_step_sequences,
                             .max_step_tokens = o.max_step_tokens,

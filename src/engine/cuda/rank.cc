@@ -86,13 +86,14 @@ Status Rank::take_memory(const Weights& weights) {
                              .max_context = options_.max_context,
                              .kv_dtype = gpu.kv_dtype,
                              .index_dtype = gpu.index_dtype,
-                             .batch_invariant = gpu.batch_invariant};
+                             .batch_invariant = gpu.batch_invariant,
+                             .e4m3_tokens = gpu.e4m3_tokens};
   planned_ = SPARROW_TRY(plan_gpu_memory(config_, grid, limits, device_.num_sms));
   SPARROW_TRY(check_fits(planned_, static_cast<int64_t>(device_.free_bytes), device_.name));
-  weights_ =
-      gpu.dummy_seed
-          ? SPARROW_TRY(dummy_device_weights(config_, grid, *gpu.dummy_seed))
-          : SPARROW_TRY(load_device_weights(config_, grid, weights, gpu.progress, {.order = gpu.load_order}));
+  weights_ = gpu.dummy_seed
+                 ? SPARROW_TRY(dummy_device_weights(config_, grid, *gpu.dummy_seed, gpu.e4m3_tokens))
+                 : SPARROW_TRY(load_device_weights(config_, grid, weights, gpu.progress,
+                                                   {.order = gpu.load_order, .fold_rows = gpu.e4m3_tokens}));
   if (grid.world() > 1)
     peers_ = SPARROW_TRY(
         PeerMemory::create(grid.rank, grid.world(), ops::cuda::peer_bytes(peer_shape(config_, limits))));
@@ -143,6 +144,11 @@ EngineInfo Rank::info() const {
   std::vector<std::string> warnings;
   if (options_.gpu.kv_dtype != DType::kBF16 && kv_scales_.empty())
     warnings.push_back("the checkpoint has no scales for an fp8 cache: 1.0 is used");
+  if (options_.gpu.e4m3_tokens)
+    warnings.push_back(
+        strf("fp8 activations are lossy: steps of {} tokens or more round them to e4m3, and {} of {} weights "
+             "have changed",
+             GpuStepLimits::kMinRoundedRows, weights_.folded.changed, weights_.folded.codes));
   return {.device = device_.name,
           .kernels = options_.gpu.batch_invariant ? "sm_90a batch-invariant" : "sm_90a",
           .threads = 1,

@@ -117,13 +117,26 @@ Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& 
   return std::unique_ptr<CudaTextModel>(new CudaTextModel(std::move(state)));
 }
 
+void CudaTextModel::State::project(const DeviceLayer& w, int rows, cudaStream_t stream) const {
+  if (const ops::cuda::E4m3Rows x = rounded_for(w.qkv, rows); x.codes != nullptr)
+    return gemm->run(w.qkv, rows, x, act.qkv, stream);
+  gemm->run(w.qkv, rows, act.normed, act.qkv, stream);
+}
+
+void CudaTextModel::State::output(const DeviceLayer& w, int rows, cudaStream_t stream) const {
+  const ops::cuda::E4m3Rows x = rounded_for(w.o, rows);
+  if (x.codes == nullptr) return gemm->run(w.o, rows, act.attended, act.delta, stream);
+  ops::cuda::quantise_rows({.x = act.attended, .out = x, .rows = rows, .columns = w.o.cols}, stream);
+  gemm->run(w.o, rows, x, act.delta, stream);
+}
+
 void CudaTextModel::State::attention(const DeviceBatch& batch, const CudaKvCache& cache, int layer,
                                      cudaStream_t stream, const StepObserver& observer) {
   const DeviceLayer& w = weights.layers[layer];
   const bool sparse = config.layer_is_sparse[layer];
   const int rows = batch.num_tokens;
   begin(observer, StepPart::kProjection, layer, stream);
-  gemm->run(w.qkv, rows, act.normed, act.qkv, stream);
+  project(w, rows, stream);
 
   begin(observer, StepPart::kStore, layer, stream);
   const int64_t q_dim = int64_t{weights.query_heads} * config.head_dim;
@@ -151,7 +164,7 @@ void CudaTextModel::State::attention(const DeviceBatch& batch, const CudaKvCache
   if (sparse && !observer) {  // who observes parts gets them one by one
     check_msa(plan->sparse(
         {.store = store, .num_blocks = num_blocks, .selected = act.selected, .out = act.attended}, stream));
-    return gemm->run(w.o, rows, act.attended, act.delta, stream);
+    return output(w, rows, stream);
   }
   check_msa(plan->store(store, stream));
 
@@ -175,7 +188,7 @@ void CudaTextModel::State::attention(const DeviceBatch& batch, const CudaKvCache
     check_msa(plan->dense(attend, stream));
   }
   begin(observer, StepPart::kOutput, layer, stream);
-  gemm->run(w.o, rows, act.attended, act.delta, stream);
+  output(w, rows, stream);
 }
 
 void CudaTextModel::State::route(const DeviceBatch& batch, int layer, cudaStream_t stream,
@@ -217,12 +230,13 @@ void CudaTextModel::State::feed_forward(const DeviceBatch& batch, int layer, cud
   const DeviceLayer& w = weights.layers[layer];
   if (!norm_in_router(w, batch.num_tokens)) {
     begin(observer, StepPart::kNorm, layer, stream);
-    add_norm(w.post_attention_norm, batch.num_tokens, layer, stream, observer);
+    post_attention_norm(layer, batch.num_tokens, stream, observer);
   }
   if (w.num_experts > 0) route(batch, layer, stream, observer);
   begin(observer, StepPart::kExperts, layer, stream);
   ops::cuda::moe(expert_shape(config, w.num_experts, w.inter),
                  {.x = act.normed,
+                  .rounded = rounded_for(w.gate_up, batch.num_tokens),
                   .ids = act.expert_ids,
                   .weights = act.expert_weights,
                   .gate_up = w.gate_up,
@@ -250,10 +264,8 @@ void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& 
   begin(observer, StepPart::kNorm, 0, stream);
   embed(batch, stream, observer);
   for (int layer = 0; layer < config.num_layers; ++layer) {
-    if (layer > 0) {
-      begin(observer, StepPart::kNorm, layer, stream);
-      add_norm(weights.layers[layer].input_norm, rows, layer, stream, observer);
-    }
+    if (layer > 0) begin(observer, StepPart::kNorm, layer, stream);
+    input_norm(layer, rows, stream, observer);
     if (capture) append_rows(act.residual, hidden, captured_rows, stream, list_of(capture->hidden, layer));
     attention(batch, cache, layer, stream, observer);
     if (capture && config.layer_is_sparse[layer]) {

@@ -11,6 +11,7 @@
 #include "model/cuda/rank_exchange.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/moe/moe.h"
+#include "ops/cuda/mx/quantise_rows.h"
 #include "ops/cuda/router.h"
 #include "ops/cuda/rows.h"
 
@@ -30,14 +31,26 @@ struct CudaTextModel::State {
   bool norm_in_router(const DeviceLayer& layer, int rows) const {
     return rows == 1 && !limits.batch_invariant && layer.num_experts > 0 && !is_group();
   }
-  // The residual is what ids stand for; normed is its norm.
+  // Where a product of so many rows finds them rounded; nowhere: it reads bf16.
+  ops::cuda::E4m3Rows rounded_for(const ops::cuda::DeviceMatrix& w, int rows) const {
+    const bool rounds = limits.rounds(rows) && w.format == MatrixFormat::kMxfp8;
+    return rounds ? act.rounded : ops::cuda::E4m3Rows{};
+  }
+  // The residual is what ids stand for.
   void embed(const DeviceBatch& batch, cudaStream_t stream, const StepObserver& observer) const;
+  // The residual takes delta in, but not in the first layer; normed is its norm, for the q/k/v product alone.
+  void input_norm(int layer, int rows, cudaStream_t stream, const StepObserver& observer) const;
   // The residual takes delta in; normed is its norm.
-  void add_norm(const Bf16* weight, int rows, int layer, cudaStream_t stream,
-                const StepObserver& observer) const;
+  void post_attention_norm(int layer, int rows, cudaStream_t stream, const StepObserver& observer) const;
+  // Either norm, of the sum over ranks.
+  void exchanged_norm(const Bf16* residual, const Bf16* weight, int rows, const ops::cuda::E4m3Rows& rounded,
+                      int layer, cudaStream_t stream, const StepObserver& observer) const;
   void final_norm(const DeviceBatch& batch, cudaStream_t stream, const StepObserver& observer) const;
   // Logits of rows of normed.
   void head(int first, int count, cudaStream_t stream, const StepObserver& observer);
+  void project(const DeviceLayer& w, int rows, cudaStream_t stream) const;
+  // delta = attended times the output matrix.
+  void output(const DeviceLayer& w, int rows, cudaStream_t stream) const;
   void route(const DeviceBatch& batch, int layer, cudaStream_t stream, const StepObserver& observer);
   void attention(const DeviceBatch& batch, const CudaKvCache& cache, int layer, cudaStream_t stream,
                  const StepObserver& observer);

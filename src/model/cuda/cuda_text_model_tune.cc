@@ -30,9 +30,15 @@ void CudaTextModel::tune(cudaStream_t stream) {
   // Whatever stands in the activations is multiplied: it must be numbers, and not so small that it is free.
   SPARROW_CUDA(
       cudaMemsetAsync(a.normed, 0x3c, int64_t{s.limits.max_step_tokens} * s.config.hidden_size * 2, stream));
+  const auto tune = [&](const auto& weights, int rows, const Bf16* x, Bf16* out) {
+    const ops::cuda::E4m3Rows rounded = s.rounded_for(weights.front(), rows);
+    if (rounded.codes == nullptr) return s.gemm->tune(weights, rows, x, out, stream);
+    ops::cuda::quantise_rows({.x = x, .out = rounded, .rows = rows, .columns = weights.front().cols}, stream);
+    s.gemm->tune(weights, rows, rounded, out, stream);
+  };
   for (const int rows : ladder) {
-    for (const auto& [shape, weights] : qkv) s.gemm->tune(weights, rows, a.normed, a.qkv, stream);
-    for (const auto& [shape, weights] : output) s.gemm->tune(weights, rows, a.attended, a.delta, stream);
+    for (const auto& [shape, weights] : qkv) tune(weights, rows, a.normed, a.qkv);
+    for (const auto& [shape, weights] : output) tune(weights, rows, a.attended, a.delta);
     if (rows <= s.limits.max_logits)
       s.gemm->tune(std::span(&s.weights.head, 1), rows, a.normed, a.logits, stream);
   }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cuda/device_weights.h"
 
+#include <algorithm>
 #include <map>
 #include <tuple>
 #include <utility>
@@ -89,11 +90,12 @@ Result<DeviceWeights> load_device_weights(const ModelConfig& config, const Grid&
                                           const ProgressFn& progress, const DeviceLoadOptions& options) {
   const DeviceLayout layout = SPARROW_TRY(make_device_layout(config, grid));
   DeviceWeights weights = SPARROW_TRY(allocate(layout));
-  SPARROW_TRY(copy_parts(layout.parts, mapped, weights.memory.data(), progress, options));
+  weights.folded = SPARROW_TRY(copy_parts(layout.parts, mapped, weights.memory.data(), progress, options));
   return weights;
 }
 
-Result<DeviceWeights> dummy_device_weights(const ModelConfig& config, const Grid& grid, uint64_t seed) {
+Result<DeviceWeights> dummy_device_weights(const ModelConfig& config, const Grid& grid, uint64_t seed,
+                                           bool fold_rows) {
   const std::vector<TensorRow> rows = tensor_table(config);
   const DeviceLayout layout = SPARROW_TRY(make_device_layout(config, grid, rows));
   DeviceWeights weights = SPARROW_TRY(allocate(layout));
@@ -105,11 +107,15 @@ Result<DeviceWeights> dummy_device_weights(const ModelConfig& config, const Grid
   for (const DevicePart& part : layout.parts) {
     const PackTarget target = pack_target(part, weights.memory.data(), 0, part.num_rows);
     if (is_mx(target.format)) {
-      const RandomCells source = {.codes = RandomTensor(part.tensor, config, seed).bytes(),
-                                  .scales = scales.at(key(part.tensor)).bytes(),
-                                  .first_row = part.first_row,
-                                  .first_col = part.first_col,
-                                  .whole_cols = part.whole_cols};
+      RandomCells source = {.codes = RandomTensor(part.tensor, config, seed).bytes(),
+                            .scales = scales.at(key(part.tensor)).bytes(),
+                            .first_row = part.first_row,
+                            .first_col = part.first_col,
+                            .whole_cols = part.whole_cols};
+      if (fold_rows && is_folded(part)) {  // one scale for all
+        std::ranges::fill(source.scales.table, source.scales.table[0]);
+        weights.folded.codes += part.num_rows * part.num_cols;
+      }
       SPARROW_CUDA(launch_fill_random_cells(target, source, stream.get()));
       continue;
     }

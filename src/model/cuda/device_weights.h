@@ -45,6 +45,11 @@ struct DeviceLayer {
   ops::cuda::DeviceMatrix shared_down;     // [hidden, shared_inter]
 };
 
+// Of matrices whose rows were folded (ops/cuda/mx/fold.h).
+struct FoldedCodes {
+  int64_t codes = 0, changed = 0;  // of all, those whose number is another now; of random weights 0
+};
+
 struct DeviceWeights {
   const __nv_bfloat16* embed;       // [vocab_rows, hidden]
   const __nv_bfloat16* final_norm;  // [hidden]
@@ -53,6 +58,7 @@ struct DeviceWeights {
   int query_heads, kv_heads;        // of this rank, zero heads included
   ExpertRange experts;              // routed ones that are here
   std::vector<DeviceLayer> layers;
+  FoldedCodes folded;
   DeviceBuffer memory;
 };
 
@@ -63,7 +69,8 @@ struct DeviceLoadOptions {
   // sent (two each of 2, 4, 8 and 16 MiB: 42, 46, 46 and 38 of its 55 GB/s).
   size_t buffer_bytes = size_t{4} << 20;
   int buffers_per_thread = 2;
-  LoadOrder order;  // of the files, and how ranks of a node stay together in it
+  LoadOrder order;         // of the files, and how ranks of a node stay together in it
+  bool fold_rows = false;  // MXFP8 matrices of products that round: lossy
 };
 
 // Reads this rank's part of every tensor once, in the order it lies in the files, straight to its place;
@@ -74,6 +81,7 @@ Result<DeviceWeights> load_device_weights(const ModelConfig& config, const Grid&
                                           const DeviceLoadOptions& options = {});
 
 // Random weights with which activations stay of order 1. All ranks hold parts of the same model.
-Result<DeviceWeights> dummy_device_weights(const ModelConfig& config, const Grid& grid, uint64_t seed);
+Result<DeviceWeights> dummy_device_weights(const ModelConfig& config, const Grid& grid, uint64_t seed,
+                                           bool fold_rows = false);
 
 }  // namespace sparrow

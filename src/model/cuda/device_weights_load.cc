@@ -16,6 +16,7 @@
 #include "device/cuda/check.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
+#include "model/cuda/fold_rows.h"
 
 namespace sparrow {
 namespace {
@@ -125,6 +126,33 @@ class Faults {
   DeviceBuffer first_;
 };
 
+// Counts the codes that folding changes.
+class Folds {
+ public:
+  static Result<Folds> create() {
+    Folds folds;
+    folds.changed_ = SPARROW_TRY(DeviceBuffer::allocate(sizeof(unsigned long long)));
+    SPARROW_CUDA(cudaMemset(folds.changed_.data(), 0, sizeof(unsigned long long)));
+    SPARROW_CUDA(cudaDeviceSynchronize());  // other streams do not wait for this one
+    return folds;
+  }
+
+  unsigned long long* changed() const { return changed_.as<unsigned long long>(); }
+
+  // Once all chunks are through.
+  FoldedCodes count(std::span<const Source> sources) const {
+    unsigned long long changed = 0;
+    SPARROW_CUDA(cudaMemcpy(&changed, changed_.data(), sizeof(changed), cudaMemcpyDeviceToHost));
+    FoldedCodes folded{.changed = static_cast<int64_t>(changed)};
+    for (const Source& source : sources)
+      if (is_folded(*source.part)) folded.codes += source.part->num_rows * source.part->num_cols;
+    return folded;
+  }
+
+ private:
+  DeviceBuffer changed_;
+};
+
 // What one thread sends with. Its stream keeps order, so that one staging buffer is enough: a copy into it
 // waits for the kernel that reads the one before. The copies of other threads run meanwhile.
 struct Lane {
@@ -145,13 +173,21 @@ struct Lane {
     return lane;
   }
 
-  void send(const Chunk& chunk, const PackFaults& faults, std::byte* memory) {
+  // `changed`: where rows that are folded count; nullptr: none are.
+  void send(const Chunk& chunk, const PackFaults& faults, unsigned long long* changed, std::byte* memory) {
     Slot& slot = slots[next++ % slots.size()];
     slot.sent.wait();
     gather(chunk, slot.buffer.data());
     SPARROW_CUDA(cudaMemcpyAsync(staging.data(), slot.buffer.data(), chunk.bytes(), cudaMemcpyHostToDevice,
                                  stream.get()));
     slot.sent.record(stream.get());
+    if (changed != nullptr && is_folded(*chunk.source->part))
+      SPARROW_CUDA(launch_fold_rows({.codes = staging.as<uint8_t>(),
+                                     .scales = staging.as<uint8_t>() + chunk.scales_offset(),
+                                     .rows = chunk.num_rows,
+                                     .columns = chunk.source->part->num_cols,
+                                     .changed = changed},
+                                    stream.get()));
     const PackSource source = {chunk.source->format, staging.data(),
                                staging.as<const uint8_t>() + chunk.scales_offset(), faults};
     SPARROW_CUDA(launch_pack(pack_target(*chunk.source->part, memory, chunk.first_row, chunk.num_rows),
@@ -200,8 +236,13 @@ PackTarget pack_target(const DevicePart& part, std::byte* memory, int64_t first_
           .num_cols = part.num_cols};
 }
 
-Status copy_parts(std::span<const DevicePart> parts, const Weights& weights, std::byte* memory,
-                  const ProgressFn& progress, const DeviceLoadOptions& options) {
+bool is_folded(const DevicePart& part) {
+  // The second products of feed-forwards read bf16.
+  return part.tensor.device.format == MatrixFormat::kMxfp8 && part.tensor.role != TensorRole::kDown;
+}
+
+Result<FoldedCodes> copy_parts(std::span<const DevicePart> parts, const Weights& weights, std::byte* memory,
+                               const ProgressFn& progress, const DeviceLoadOptions& options) {
   FileWalk walk(options.order);
   const std::vector<Source> sources = find_sources(parts, weights, walk);
   size_t total = 0, buffer_bytes = options.buffer_bytes;
@@ -213,6 +254,8 @@ Status copy_parts(std::span<const DevicePart> parts, const Weights& weights, std
   for (const Chunk& chunk : chunks) walk.expect(chunk.source->file);
   walk.start();
   Faults faults = SPARROW_TRY(Faults::create());
+  std::optional<Folds> folds;
+  if (options.fold_rows) folds = SPARROW_TRY(Folds::create());
   int device = 0;
   SPARROW_CUDA(cudaGetDevice(&device));
   std::atomic<size_t> next{0}, done{0};
@@ -232,7 +275,8 @@ Status copy_parts(std::span<const DevicePart> parts, const Weights& weights, std
     for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks.size();) {
       const int file = chunks[i].source->file;
       if (const Status begun = walk.begin(file); !begun.ok()) return fail(begun.error());
-      lane->send(chunks[i], faults.of(static_cast<size_t>(chunks[i].source - sources.data())), memory);
+      lane->send(chunks[i], faults.of(static_cast<size_t>(chunks[i].source - sources.data())),
+                 folds ? folds->changed() : nullptr, memory);
       walk.end(file);
       const size_t bytes = chunks[i].values_bytes() + chunks[i].scales_bytes();
       const size_t now = done.fetch_add(bytes, std::memory_order_relaxed) + bytes;
@@ -243,7 +287,7 @@ Status copy_parts(std::span<const DevicePart> parts, const Weights& weights, std
   if (failure) return *failure;
   SPARROW_TRY(faults.status(sources));
   if (progress) progress(total, total);
-  return Ok{};
+  return folds ? folds->count(sources) : FoldedCodes{};
 }
 
 }  // namespace sparrow

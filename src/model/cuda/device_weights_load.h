@@ -17,8 +17,11 @@ namespace sparrow {
 // Where rows [first_row, first_row + num_rows) of a part go, in the memory that starts at `memory`.
 PackTarget pack_target(const DevicePart& part, std::byte* memory, int64_t first_row, int64_t num_rows);
 
+// Whether DeviceLoadOptions::fold_rows is about it.
+bool is_folded(const DevicePart& part);
+
 // Copies every part to its place and waits for it. Fails where no buffers can be had.
-Status copy_parts(std::span<const DevicePart> parts, const Weights& weights, std::byte* memory,
-                  const ProgressFn& progress, const DeviceLoadOptions& options);
+Result<FoldedCodes> copy_parts(std::span<const DevicePart> parts, const Weights& weights, std::byte* memory,
+                               const ProgressFn& progress, const DeviceLoadOptions& options);
 
 }  // namespace sparrow
