@@ -47,7 +47,7 @@ void launch_product(const TileParams& p, Tokens tokens, int max_shares, cudaStre
 // ---- e4m3 tokens ----
 
 // Columns of a sum on the tensor cores.
-inline constexpr int kE4m3Promotion = 1024;
+inline constexpr int kE4m3Promotion = 512;
 
 // The first product: weights are folded rows of MXFP8, and x has a multiple of kE4m3Columns.
 struct E4m3TileParams : TileParams {

@@ -2,7 +2,7 @@
 // The first product of many rows with e4m3 tokens: folded rows of MXFP8 (mx/fold.h) from registers, tokens
 // from shared memory, at twice the rate of bf16. The parts are those of tile.cuh; a stage has 128 columns.
 //
-// The tensor cores' sums keep about 13 bits, so they are promoted: each 1,024 columns a sum is added to an
+// The tensor cores' sums keep about 13 bits, so they are promoted: each 512 columns a sum is added to an
 // f32 total. Totals take as many registers as sums do, hence tiles of 128 weight rows.
 #pragma once
 
