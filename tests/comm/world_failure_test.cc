@@ -2,10 +2,8 @@
 // A rank that dies or hangs, anywhere: all others know who it was, and nobody waits on.
 #include <gtest/gtest.h>
 
-#include <sys/mman.h>
 #include <csignal>
 
-#include <atomic>
 #include <random>
 #include <thread>
 
@@ -19,27 +17,14 @@ namespace {
 // Whoever is not yet suspected of anything may be without a processor for a while.
 constexpr std::chrono::milliseconds kPingTimeout{4000};
 
-// Words that all ranks of a test see.
-class Board {
- public:
-  Board()
-      : words_(static_cast<std::atomic<int>*>(
-            mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {}
-  ~Board() { munmap(words_, 4096); }
-  std::atomic<int>& operator[](size_t i) { return words_[i]; }
-
- private:
-  std::atomic<int>* words_;
-};
-
 // Works until the link fails. "" when it did, naming `victim`.
-std::string work_until_failure(World& world, int victim, Board& board) {
+std::string work_until_failure(World& world, int victim, SharedCounter& at_work) {
   ControlLink& link = world.link();
   const RankComms comms = world.comms();
   std::vector<float> x(5000, 1.0f);
   std::mt19937_64 random(3);  // in step on all ranks
   for (int step = 0; !link.failure(); ++step) {
-    if (step == 5) ++board[0];  // all are at work
+    if (step == 5) ++*at_work;
     const Bytes message(random() % 20000);
     if (link.rank() == 0) {
       if (!link.send(message).ok()) continue;
@@ -69,16 +54,16 @@ std::string work_until_failure(World& world, int victim, Board& board) {
 void lose(const Grid& grid, int local_world, int victim, int signal, uint64_t seed) {
   SCOPED_TRACE(strf("{}, {} on a node, rank {} gets signal {}, seed {}", describe(grid), local_world, victim,
                     signal, seed));
-  Board board;
+  SharedCounter at_work;
   const int port = free_port();
   RankProcesses ranks(grid.world(), [&](int rank) -> std::string {
     WorldOptions options = test_world(grid, rank, local_world, port);
     options.ping_timeout = kPingTimeout;
     auto world = World::join(options);
     if (!world.ok()) return world.error().message;
-    return work_until_failure(**world, victim, board);
+    return work_until_failure(**world, victim, at_work);
   });
-  while (board[0] < grid.world()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  at_work.wait_for(grid.world());
   std::this_thread::sleep_for(std::chrono::microseconds(std::mt19937_64(seed)() % 20000));
   ranks.signal(victim, signal);
   // The others end while a rank that hangs still does.

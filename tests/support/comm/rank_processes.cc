@@ -2,12 +2,14 @@
 #include "support/comm/rank_processes.h"
 
 #include <poll.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <csignal>
 
 #include <atomic>
 #include <cstdio>
+#include <new>
 
 #include "base/check.h"
 #include "base/strf.h"
@@ -82,6 +84,20 @@ std::string RankProcesses::complaints() {
     if (!line.empty()) all += strf("rank {}: {}\n", r, line);
   }
   return all;
+}
+
+SharedCounter::SharedCounter() {
+  void* const page = mmap(nullptr, sizeof *value_, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  SPARROW_CHECK(page != MAP_FAILED);
+  value_ = new (page) std::atomic<int>(0);
+}
+
+SharedCounter::~SharedCounter() {
+  munmap(value_, sizeof *value_);
+}
+
+void SharedCounter::wait_for(int at_least) const {
+  for (int ms = 0; *value_ < at_least && ms < kHangsMs; ++ms) usleep(1000);
 }
 
 WorldOptions test_world(const Grid& grid, int rank, int local_world, int port) {

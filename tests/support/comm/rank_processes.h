@@ -4,6 +4,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <string>
@@ -33,6 +34,21 @@ class RankProcesses {
     int pipe = -1;
   };
   std::vector<Process> processes_;
+};
+
+// A number that all processes of a test see.
+class SharedCounter {
+ public:
+  SharedCounter();
+  ~SharedCounter();
+  SharedCounter(const SharedCounter&) = delete;
+  SharedCounter& operator=(const SharedCounter&) = delete;
+
+  std::atomic<int>& operator*() const { return *value_; }
+  void wait_for(int at_least) const;
+
+ private:
+  std::atomic<int>* value_;
 };
 
 // Options of a rank of a test: one node, or nodes of `local_world` ranks that meet at a port of loopback.
