@@ -5,6 +5,30 @@
 
 namespace sparrow {
 
+int max_logit_rows(int max_step_tokens, int max_step_sequences) {
+  constexpr int kMinLogitRows = 256;
+  return std::min(std::max(max_step_sequences, kMinLogitRows), max_step_tokens);
+}
+
+ops::cuda::MoeShape expert_shape(const ModelConfig& config, int num_experts, int inter) {
+  return {.hidden = config.hidden_size,
+          .inter = inter,
+          .num_experts = num_experts,
+          .top_k = num_experts > 0 ? config.experts_per_token : 0};
+}
+
+ops::cuda::RouterShape router_shape(const ModelConfig& config) {
+  return {.hidden = config.hidden_size, .num_experts = config.num_experts, .top_k = config.experts_per_token};
+}
+
+ops::cuda::PeerShape peer_shape(const ModelConfig& config, const GpuStepLimits& limits) {
+  return {.hidden = config.hidden_size,
+          .vocabulary = config.vocab_size,
+          .max_rows = limits.max_step_tokens,
+          .max_logits = limits.max_logits,
+          .max_draws = limits.max_step_sequences};
+}
+
 msa::gpu::PlanConfig attention_plan(const ModelConfig& config, const RankShape& rank,
                                     const GpuStepLimits& limits, const RotaryFrequencies& rotary) {
   using msa::gpu::CacheType;

@@ -33,10 +33,7 @@ struct GpuStepLimits {
 };
 
 // Rows of logits that are worth keeping: a prompt's, where they are asked for, come in windows of so many.
-inline int max_logit_rows(int max_step_tokens, int max_step_sequences) {
-  constexpr int kMinLogitRows = 256;
-  return std::min(std::max(max_step_sequences, kMinLogitRows), max_step_tokens);
-}
+int max_logit_rows(int max_step_tokens, int max_step_sequences);
 
 // What of a rank's weights its buffers depend on.
 struct RankShape {
@@ -60,24 +57,11 @@ RankShape rank_shape(const Rank& rank, int ranks = 1) {
   return shape;
 }
 
-inline ops::cuda::MoeShape expert_shape(const ModelConfig& config, int num_experts, int inter) {
-  return {.hidden = config.hidden_size,
-          .inter = inter,
-          .num_experts = num_experts,
-          .top_k = num_experts > 0 ? config.experts_per_token : 0};
-}
-inline ops::cuda::RouterShape router_shape(const ModelConfig& config) {
-  return {.hidden = config.hidden_size, .num_experts = config.num_experts, .top_k = config.experts_per_token};
-}
+ops::cuda::MoeShape expert_shape(const ModelConfig& config, int num_experts, int inter);
+ops::cuda::RouterShape router_shape(const ModelConfig& config);
 
 // What ranks of several share.
-inline ops::cuda::PeerShape peer_shape(const ModelConfig& config, const GpuStepLimits& limits) {
-  return {.hidden = config.hidden_size,
-          .vocabulary = config.vocab_size,
-          .max_rows = limits.max_step_tokens,
-          .max_logits = limits.max_logits,
-          .max_draws = limits.max_step_sequences};
-}
+ops::cuda::PeerShape peer_shape(const ModelConfig& config, const GpuStepLimits& limits);
 
 // The attention's plan, which refers to the frequencies.
 msa::gpu::PlanConfig attention_plan(const ModelConfig& config, const RankShape& rank,

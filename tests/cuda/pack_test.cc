@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Codes and scales on their way into cells: every code with every scale, places, and what is refused.
-#include "model/cuda/pack.h"
+#include "model/cuda/pack/pack.h"
 
 #include <gtest/gtest.h>
 

@@ -13,7 +13,7 @@
 
 #include "device/cuda/read_rate.h"
 #include "kv/cuda/copy_blocks.h"
-#include "model/cuda/pack.h"
+#include "model/cuda/pack/pack.h"
 #include "ops/cuda/linear_held.h"
 #include "ops/cuda/linear_small.h"
 #include "ops/cuda/moe/families.h"

@@ -9,7 +9,7 @@
 #include "base/result.h"
 #include "checkpoint/weights.h"
 #include "model/cuda/device_weights.h"
-#include "model/cuda/pack.h"
+#include "model/cuda/pack/pack.h"
 #include "model/device_layout.h"
 
 namespace sparrow {

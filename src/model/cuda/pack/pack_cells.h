@@ -2,7 +2,7 @@
 // What launch_pack() and launch_fill_random() do with matrices of cells. The arguments have been checked.
 #pragma once
 
-#include "model/cuda/pack.h"
+#include "model/cuda/pack/pack.h"
 
 namespace sparrow {
 

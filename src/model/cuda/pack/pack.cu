@@ -3,8 +3,8 @@
 #include <bit>
 
 #include "device/cuda/arguments.h"
-#include "model/cuda/pack.h"
-#include "model/cuda/pack_cells.h"
+#include "model/cuda/pack/pack.h"
+#include "model/cuda/pack/pack_cells.h"
 #include "ops/cuda/mx/cell.h"
 
 namespace sparrow {

@@ -2,7 +2,7 @@
 // Codes and scales into cells: a thread moves the 32 numbers of a row that share a scale.
 #include <algorithm>
 
-#include "model/cuda/pack_cells.h"
+#include "model/cuda/pack/pack_cells.h"
 #include "ops/cuda/mx/cell.h"
 
 namespace sparrow {
