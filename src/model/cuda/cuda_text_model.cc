@@ -262,7 +262,7 @@ void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& 
   Bf16* const residual = act.residual;
   check_msa(plan->prepare(batch.step, stream));
   begin(observer, StepPart::kNorm, 0, stream);
-  embed(batch, stream, observer);
+  embed(batch, stream);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     if (layer > 0) begin(observer, StepPart::kNorm, layer, stream);
     input_norm(layer, rows, stream, observer);

@@ -15,8 +15,7 @@ RankExchange::Mark marker(const StepObserver& observer, int layer, cudaStream_t 
 
 }  // namespace
 
-void CudaTextModel::State::embed(const DeviceBatch& batch, cudaStream_t stream,
-                                 const StepObserver& observer) const {
+void CudaTextModel::State::embed(const DeviceBatch& batch, cudaStream_t stream) const {
   // Of several ranks one has the row, and the others zeros: the embedding is their sum, which the first norm
   // makes.
   ops::cuda::embed({.ids = batch.ids,

@@ -37,7 +37,7 @@ struct CudaTextModel::State {
     return rounds ? act.rounded : ops::cuda::E4m3Rows{};
   }
   // The residual is what ids stand for.
-  void embed(const DeviceBatch& batch, cudaStream_t stream, const StepObserver& observer) const;
+  void embed(const DeviceBatch& batch, cudaStream_t stream) const;
   // The residual takes delta in, but not in the first layer; normed is its norm, for the q/k/v product alone.
   void input_norm(int layer, int rows, cudaStream_t stream, const StepObserver& observer) const;
   // The residual takes delta in; normed is its norm.
