@@ -20,7 +20,8 @@ Result<std::unique_ptr<ModelRunner>> create_runner(const ModelConfig& config, co
          .max_step_tokens = options.max_step_tokens,
          .max_step_sequences = options.max_step_sequences,
          .grid = options.grid,
-         .gpu = options.gpu}));
+         .gpu = options.gpu,
+         .exchange = peers.exchange}));
   return runner;
 }
 

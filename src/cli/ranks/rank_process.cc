@@ -107,6 +107,7 @@ EngineOptions rank_options(EngineOptions options, const RankFlags& flags, const 
   options.grid = flags.grid;
   options.grid.rank = place.rank;
   options.gpu.ordinal = flags.share_gpu ? 0 : place.local_rank;
+  options.gpu.share = flags.share_gpu;
   if (options.cpu.threads == 0)
     options.cpu.threads = std::max(1, ThreadPool::default_size() / place.local_world);
   return options;
