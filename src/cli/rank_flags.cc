@@ -26,6 +26,18 @@ PlaceFlags RankFlags::place() const {
           .rendezvous = rendezvous};
 }
 
+Status RankFlags::check_alone() const {
+  const std::pair<const char*, std::optional<int>> about_ranks[] = {
+      {"--rank", rank}, {"--world-size", world_size}, {"--nnodes", num_nodes}, {"--node-rank", node_rank}};
+  for (const auto& [flag, value] : about_ranks)
+    if (value)
+      return Error{
+          Errc::kInvalidArgument,
+          strf("{} {}: the grid has one rank; --tensor-parallel-size and --data-parallel-size say how many",
+               flag, *value)};
+  return Ok{};
+}
+
 Result<std::string> read_token(const RankFlags& flags, const GetEnv& getenv) {
   std::string token, from;
   if (!flags.token_file.empty()) {

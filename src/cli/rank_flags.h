@@ -18,10 +18,11 @@ struct RankFlags {
   std::optional<int> rank, world_size;      // or it is one of them
   std::string rendezvous;
   std::filesystem::path token_file;
-  bool share_gpu = false;   // several ranks on one GPU, for tests
-  bool peer_memory = true;  // GPUs of a node write into each other's memory
+  bool share_gpu = false;  // several ranks on one GPU, for tests
 
   PlaceFlags place() const;
+  // Error: flags about ranks, where the grid has one.
+  Status check_alone() const;
 };
 
 // What ranks prove to each other that they know: the file's, or SPARROW_TOKEN's; "" where there is neither.

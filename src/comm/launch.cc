@@ -90,6 +90,7 @@ class Environment {
 
   // A name that all ranks of a node have and those of another job have not.
   std::string job() const {
+    if (has("SPARROW_JOB")) return std::string(text("SPARROW_JOB"));  // of who started them
     if (has("PMIX_NAMESPACE")) return std::string(text("PMIX_NAMESPACE"));
     if (has("SLURM_STEP_NUM_TASKS") && has("SLURM_JOB_ID"))
       return strf("slurm-{}.{}", text("SLURM_JOB_ID"), text("SLURM_STEP_ID"));

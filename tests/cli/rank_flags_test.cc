@@ -43,14 +43,12 @@ Options parsed(std::vector<const char*> args) {
 }
 
 TEST(RankFlags, ComeFromTheCommandLine) {
-  const RankFlags serve =
-      parsed<ServeOptions>({"serve", "m", "--tensor-parallel-size", "4", "--dp", "2", "--expert-parallel",
-                            "--nnodes", "2", "--node-rank", "1", "--rendezvous", "n:9", "--token-file", "t",
-                            "--share-gpu", "--no-peer-memory"})
-          .ranks;
+  const RankFlags serve = parsed<ServeOptions>({"serve", "m", "--tensor-parallel-size", "4", "--dp", "2",
+                                                "--expert-parallel", "--nnodes", "2", "--node-rank", "1",
+                                                "--rendezvous", "n:9", "--token-file", "t", "--share-gpu"})
+                              .ranks;
   EXPECT_EQ(serve.grid, (Grid{.tp = 4, .dp = 2, .expert_parallel = true}));
   EXPECT_TRUE(serve.share_gpu);
-  EXPECT_FALSE(serve.peer_memory);
   EXPECT_EQ(serve.token_file, "t");
   const PlaceFlags place = serve.place();
   EXPECT_EQ(place.world, 8);
@@ -66,7 +64,6 @@ TEST(RankFlags, ComeFromTheCommandLine) {
   EXPECT_EQ(generate.grid, (Grid{.dp = 2, .expert_parallel = true}));
   EXPECT_EQ(generate.place().rank, 1);
   EXPECT_EQ(generate.place().world_size, 2);
-  EXPECT_TRUE(generate.peer_memory);
 
   EXPECT_EQ(parsed<BenchStepOptions>({"bench", "step", "--tp", "4", "--dp", "2", "--rank", "5"}).grid,
             (Grid{.tp = 4, .dp = 2, .rank = 5}));

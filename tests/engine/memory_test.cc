@@ -143,7 +143,8 @@ TEST(GpuMemory, NamesEveryPartOnceAndAddsUp) {
     sum += row.bytes;
   }
   EXPECT_EQ(sum, memory.workspace.bytes);
-  EXPECT_EQ(memory.pinned_bytes, memory.workspace.of("step metadata") + memory.workspace.of("draws"));
+  EXPECT_EQ(memory.pinned_bytes, memory.workspace.of("step metadata") + memory.workspace.of("draws") +
+                                     ops::cuda::kPeerReportBytes);
   const DrawBuffer draws(draw_limits(m3(), limits));
   EXPECT_EQ(memory.workspace.of("draws"), static_cast<int64_t>(2 * draws.bytes));
   EXPECT_EQ(memory.driver.of("captured steps"), kDriverGraphBytes);

@@ -51,10 +51,6 @@ void add_ranks(CLI::App* command, RankFlags& o) {
   number("--rank", o.rank, 0,
          "This process is one GPU's alone, and this one (default: mpirun, srun, torchrun say)");
   number("--world-size", o.world_size, 1, "With --rank: how many there are");
-  command
-      ->add_flag("!--no-peer-memory", o.peer_memory,
-                 "Exchange everything by NCCL, nothing by our own kernels")
-      ->group(kGroup);
   command->add_flag("--share-gpu", o.share_gpu, "Several ranks may have one GPU: for tests, slow")
       ->group(kGroup);
 }

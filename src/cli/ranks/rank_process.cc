@@ -45,6 +45,12 @@ void make_token(const RankFlags& flags) {
   if (::getrandom(bytes, sizeof bytes, 0) == sizeof bytes) ::setenv("SPARROW_TOKEN", hex(bytes).c_str(), 1);
 }
 
+// What the ranks of this node call their sockets: like nobody else's, whatever else runs here.
+void name_job() {
+  uint8_t bytes[8];
+  if (::getrandom(bytes, sizeof bytes, 0) == sizeof bytes) ::setenv("SPARROW_JOB", hex(bytes).c_str(), 1);
+}
+
 // Two programs of one version may still differ.
 std::string build_name() {
   std::error_code ec;
@@ -67,6 +73,7 @@ Result<int> start_ranks(const RankFlags& flags, const std::string& command) {
   const auto places = SPARROW_TRY(local_places(flags.place(), environment(), ""));
   SPARROW_TRY(read_token(flags, environment()));
   if (places.front().rendezvous.empty()) make_token(flags);
+  name_job();
   return supervise(places, own_arguments(), command);
 }
 
@@ -94,8 +101,9 @@ std::string config_digest(const std::filesystem::path& model, const LoadOptions&
       files.push_back(strf("{} {}\n", entry.path().filename().string(), entry.file_size(ec)));
   std::ranges::sort(files);
   for (const std::string& file : files) text += file;
-  text += strf("{} {} {} {} {} {} {}\n", load.hf_overrides, load.load_format, load.kv_cache_dtype,
-               load.index_cache_dtype, load.device, load.batch_invariant, load.isa);
+  text += strf("{} {} {} {} {} {} {} {}\n", load.hf_overrides, load.load_format, load.kv_cache_dtype,
+               load.index_cache_dtype, load.activation_dtype.starts_with("fp8"), load.device,
+               load.batch_invariant, load.isa);
   if (load.device == "cpu") text += ops::name_of(ops::detect_cpu_isa());
   text += strf("{} {} {}", options.max_model_tokens, options.max_step_tokens, options.max_step_sequences);
   uint8_t digest[SHA256_DIGEST_LENGTH];

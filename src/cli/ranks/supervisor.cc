@@ -26,7 +26,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // What the others get when one has ended: rank 0 answers probes meanwhile.
-constexpr std::chrono::milliseconds kGrace{2000};
+constexpr std::chrono::milliseconds kGrace{2000}, kLeaderGrace{30'000};
 constexpr size_t kMaxHeldBytes = 64 << 10;  // of what one rank prints
 
 void say(const std::string& line) {
@@ -52,6 +52,7 @@ class Supervisor {
   }
 
   int run() {
+    ::signal(SIGCHLD, SIG_DFL);  // who inherits that it is ignored is never told of a rank's end
     sigset_t taken;
     sigemptyset(&taken);
     for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGCHLD}) sigaddset(&taken, signal);
@@ -150,8 +151,12 @@ class Supervisor {
     int status = 0;
     if (!is_alive(rank) || ::waitpid(rank.pid, &status, WNOHANG) != rank.pid) return;
     rank.wait = status;
-    if (first_code_) return;
-    deadline_ = Clock::now() + kGrace;
+    if (rank.killed || first_code_.value_or(0) != 0) return;
+    // The others end well because rank 0 told them to; it may be busy for a while with its own end, and what
+    // it says of it counts.
+    const bool well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    if (!first_code_ || !well)
+      deadline_ = Clock::now() + (well && rank.place.rank != 0 ? kLeaderGrace : kGrace);
     first_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : kExitLostRank;
     if (!WIFSIGNALED(status)) return;
     if (WTERMSIG(status) == forwarded_)  // as it was told
@@ -167,6 +172,7 @@ class Supervisor {
       if (is_alive(rank)) {
         rank.killed = true;
         ::kill(rank.pid, SIGKILL);
+        if (first_code_.value_or(0) == 0) first_code_ = kExitLostRank;
       }
   }
 

@@ -163,7 +163,10 @@ EngineOptions engine_options_of(const GenerateOptions& options) {
 
 Result<int> run_generate(const GenerateOptions& options) {
   EngineOptions engine_options = engine_options_of(options);
-  if (options.ranks.grid.world() == 1) return generate(options, engine_options, nullptr);
+  if (options.ranks.grid.world() == 1) {
+    SPARROW_TRY(options.ranks.check_alone());
+    return generate(options, engine_options, nullptr);
+  }
   // What is wrong for all ranks is said once.
   SPARROW_TRY(check(options.load));
   SPARROW_TRY(

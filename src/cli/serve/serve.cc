@@ -193,7 +193,10 @@ Result<int> serve(ServeOptions options, const std::optional<RankPlace>& place,
 
 Result<int> run_serve(ServeOptions options) {
   std::unique_ptr<RankProcess> ranks;
-  if (options.ranks.grid.world() == 1) return serve(std::move(options), std::nullopt, ranks);
+  if (options.ranks.grid.world() == 1) {
+    SPARROW_TRY(options.ranks.check_alone());
+    return serve(std::move(options), std::nullopt, ranks);
+  }
   // What is wrong for all ranks is said once.
   SPARROW_TRY(check_flags(options));
   SPARROW_TRY(read_keys(options));

@@ -7,7 +7,7 @@
 
 namespace sparrow {
 
-Result<DeviceInfo> use_device(int ordinal) {
+Result<DeviceInfo> find_device(int ordinal) {
   int count = 0;
   const cudaError_t error = cudaGetDeviceCount(&count);
   if (error != cudaSuccess || count == 0) {
@@ -35,6 +35,11 @@ Result<DeviceInfo> use_device(int ordinal) {
             "{} has compute capability {}.{}, but this build's kernels need 9.0 (H100, H200): choose another "
             "GPU with CUDA_VISIBLE_DEVICES, or run with --device cpu",
             info.name, info.compute_major, info.compute_minor)};
+  return info;
+}
+
+Result<DeviceInfo> use_device(int ordinal) {
+  DeviceInfo info = SPARROW_TRY(find_device(ordinal));
   SPARROW_CUDA(cudaSetDevice(ordinal));
   SPARROW_CUDA(cudaMemGetInfo(&info.free_bytes, &info.total_bytes));
   return info;

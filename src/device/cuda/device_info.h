@@ -17,8 +17,11 @@ struct DeviceInfo {
   size_t free_bytes = 0, total_bytes = 0;
 };
 
-// Makes GPU `ordinal` the calling thread's device. Fails, and says what to do, where there is no driver, no
-// such GPU, or one that the kernels are not made for (they need compute capability 9.0).
+// GPU `ordinal`, but for its bytes: who only looks takes none of its memory. Fails, and says what to do,
+// where there is no driver, no such GPU, or one that the kernels are not made for (they need compute
+// capability 9.0).
+Result<DeviceInfo> find_device(int ordinal);
+// The same, and makes it the calling thread's device.
 Result<DeviceInfo> use_device(int ordinal);
 
 }  // namespace sparrow

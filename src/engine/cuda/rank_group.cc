@@ -45,7 +45,7 @@ Result<std::unique_ptr<RankGroup>> create_rank_group(const ModelConfig& config, 
 }
 
 bool has_usable_gpu(int ordinal) {
-  return use_device(ordinal).ok();
+  return find_device(ordinal).ok();
 }
 
 }  // namespace sparrow

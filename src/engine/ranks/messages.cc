@@ -305,7 +305,7 @@ void CallReader::read_draw(WireReader& in, bool with_sampling) {
   if (with_sampling) draw.sample.position = in.number();
   if (fields & kTemperature) p.temperature = in.f64();
   if (fields & kTopP) p.top_p = in.f64();
-  if (fields & kTopK) p.top_k = in.below(std::numeric_limits<int32_t>::max());
+  if (fields & kTopK) p.top_k = static_cast<int32_t>(in.number(std::numeric_limits<int32_t>::max()));
   if (fields & kMinP) p.min_p = in.f64();
   if (fields & kPenalties) read_penalties(in, vocab, data);
   if (fields & kBias) {

@@ -42,6 +42,7 @@ SumParts sum_parts(const ModelConfig& config, const Grid& grid) {
 
 Weights rank_weights(const ModelConfig& config, const Grid& grid, const Weights& whole) {
   Weights mine = whole;
+  if (grid.world() == 1) return mine;
   for (const TensorRow& row : tensor_table(config)) {
     Tensor* const view = find_tensor(mine, row.role, row.piece, row.layer, row.expert);
     if (view == nullptr || row.role == TensorRole::kEmbed) continue;
