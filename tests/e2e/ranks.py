@@ -190,6 +190,19 @@ class Ranks(unittest.TestCase):
                                    "--threads", "1", "--temperature", "0", *flags], capture_output=True, text=True, check=True).stdout
         self.assertEqual(generate("--tensor-parallel-size", "2"), generate())
 
+    def test_the_exit_code_is_that_of_rank_0(self):
+        """The others are told to stop, and end well, before it has ended; also under a parent that ignores SIGCHLD."""
+        prompts = os.path.join(self.folder, "prompts.jsonl")
+        with open(prompts, "w") as file:
+            file.write('{"id": 1, "prompt_ids": [1, 2]}\n{"id": 2, "prompt_ids": [999999]}\n')
+        command = [SPARROW, "generate", "--model", self.model, "--prompts", prompts, "--out", os.path.join(self.folder, "out.jsonl"),
+                   "--max-tokens", "4", "--device", "cpu", "--threads", "1", "--tensor-parallel-size", "2"]
+        for ignored in (False, True):
+            for _ in range(3):
+                done = subprocess.run(command, capture_output=True, text=True, timeout=START_SECONDS,
+                                      preexec_fn=(lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)) if ignored else None)
+                self.assertEqual(done.returncode, 1, done.stderr)
+
     def test_a_signal_to_all_of_them_drains(self):
         """As Ctrl-C in a terminal, and as a launcher that tells every rank."""
         server = self.serve("--tensor-parallel-size", "2")
