@@ -13,7 +13,6 @@
 namespace {
 
 using sparrow::Bytes;
-using sparrow::Frame;
 
 // The frames of a stream; whether it ended in an error is in the last place.
 std::vector<Bytes> frames(std::span<const std::byte> stream, size_t piece) {

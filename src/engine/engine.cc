@@ -108,15 +108,15 @@ struct Engine::Inbox {
 Result<std::unique_ptr<Engine>> Engine::create(const ModelConfig& config, const Weights& weights,
                                                const EngineOptions& options) {
   SPARROW_TRY(check(options));
-  return std::unique_ptr<Engine>(
-      new Engine(SPARROW_TRY(EngineCore::create(config, weights, options)), options));
+  auto core = SPARROW_TRY(EngineCore::create(config, weights, options));
+  return std::unique_ptr<Engine>(new Engine(std::move(core), options));
 }
 
 Result<std::unique_ptr<Engine>> Engine::create(const ModelConfig& config, std::unique_ptr<ModelRunner> runner,
                                                const EngineOptions& options) {
   SPARROW_TRY(check(options));
-  return std::unique_ptr<Engine>(
-      new Engine(SPARROW_TRY(EngineCore::create(config, std::move(runner), options)), options));
+  auto core = SPARROW_TRY(EngineCore::create(config, std::move(runner), options));
+  return std::unique_ptr<Engine>(new Engine(std::move(core), options));
 }
 
 Engine::Engine(std::unique_ptr<EngineCore> core, const EngineOptions& options)

@@ -130,7 +130,8 @@ Result<std::unique_ptr<RankProcess>> RankProcess::join(const RankFlags& flags, c
                        .config_digest = digest,
                        .share_gpu = flags.share_gpu};
   options.grid.rank = place.rank;
-  return std::unique_ptr<RankProcess>(new RankProcess(SPARROW_TRY(World::join(options))));
+  auto world = SPARROW_TRY(World::join(options));
+  return std::unique_ptr<RankProcess>(new RankProcess(std::move(world)));
 }
 
 Result<int> RankProcess::agree_on_blocks(int mine) {

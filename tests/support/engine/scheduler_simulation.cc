@@ -293,9 +293,10 @@ void Simulation::check_output(const Sequence& sequence) {
 void Simulation::end_outputs(const std::vector<StepSlice>& slices) {
   for (const StepSlice& slice : slices) {
     const SequenceId first = slice.sequence->id;
+    const int group = slice.sequence->group;  // the first choice may be gone when the others' turn comes
     for (int i = 0; i < slice.num_draws(); ++i) {
       const Sequence& sequence = *scheduler_.find(first + i);
-      ASSERT_EQ(sequence.group, slice.sequence->group) << "choices share blocks";
+      ASSERT_EQ(sequence.group, group) << "choices share blocks";
       if (i > 0)
         live_[sequence.id] = {
             .arrived = outcome_.steps, .cancel_at = INT64_MAX, .num_choices = 1, .started = true};
