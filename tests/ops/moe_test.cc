@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "ops/ops_cases.h"
+#include "ops/mlp_cases.h"
 
 namespace sparrow::ops {
 namespace {
@@ -24,20 +24,6 @@ float tolerance(DType activation) {
     if (!result) return ::testing::AssertionFailure() << "row " << r << " " << result.message();
   }
   return ::testing::AssertionSuccess();
-}
-
-struct OwnedMlp {
-  OwnedWeight gate, up, down;
-  MlpWeights w;
-};
-
-OwnedMlp random_mlp(std::mt19937& rng, MatrixFormat format, int64_t columns, int64_t hidden) {
-  OwnedMlp mlp{random_weight(rng, format, hidden, columns),
-               random_weight(rng, format, hidden, columns),
-               random_weight(rng, format, columns, hidden),
-               {}};
-  mlp.w = {mlp.gate.w, mlp.up.w, mlp.down.w};
-  return mlp;
 }
 
 struct Types {

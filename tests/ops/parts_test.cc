@@ -5,7 +5,7 @@
 #include <functional>
 #include <numeric>
 
-#include "ops/ops_cases.h"
+#include "ops/mlp_cases.h"
 
 namespace sparrow::ops {
 namespace {
@@ -109,20 +109,6 @@ TEST(SumParts, AreTheProductUpToRounding) {
   for (const CpuIsa isa : all_isas())
     for (const int parts : {1, 2, 4, 8})
       EXPECT_TRUE(near(product(isa, x.t, weight.w, parts, 2).t, want.t, 1e-4f, 1e-5f)) << name_of(isa);
-}
-
-struct OwnedMlp {
-  OwnedWeight gate, up, down;
-  MlpWeights w;
-};
-
-OwnedMlp random_mlp(std::mt19937& rng, MatrixFormat format, int64_t columns, int64_t hidden) {
-  OwnedMlp mlp{random_weight(rng, format, hidden, columns),
-               random_weight(rng, format, hidden, columns),
-               random_weight(rng, format, columns, hidden),
-               {}};
-  mlp.w = {mlp.gate.w, mlp.up.w, mlp.down.w};
-  return mlp;
 }
 
 struct Layer {
