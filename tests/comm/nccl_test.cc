@@ -56,6 +56,10 @@ class Nccl : public ::testing::Test {
     calls();
     in_progress() = error() = 0;
   }
+  // A thread that aborts holds the library: the test does not end, and take the library away, before it.
+  void TearDown() override {
+    while (library_.use_count() > 1) std::this_thread::yield();
+  }
   Result<std::unique_ptr<NcclComm>> make(int rank, int size, milliseconds patience = milliseconds(10'000)) {
     nccl::UniqueId id{};
     library_->GetUniqueId(&id);
