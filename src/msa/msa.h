@@ -3,6 +3,7 @@
 // nothing but the standard library.
 //
 //   index()   scores every 128-token block with the index heads, selects the best top_k per query and KV head
+//   merge()   selects from what index() found in each share of a cache
 //   attend()  softmax attention over the selected blocks, or over everything (dense layers)
 //
 // The order and the rounding of one query's arithmetic depend on that query alone, never on what else is in
@@ -60,6 +61,20 @@ struct Plan {
   int total_queries() const { return num_requests == 0 ? 0 : cu_seqlens_q[num_requests]; }
 };
 
+// Index keys may be spread over `count` caches: that of `share` has physical block b where b % count ==
+// share, as its page b / count.
+struct IndexShare {
+  int share = 0, count = 1;
+};
+
+// A logical block and its score.
+struct Candidate {
+  float score = 0;
+  int32_t block = -1;
+
+  bool operator==(const Candidate&) const = default;
+};
+
 // Selected block ids are logical, ascending, unique, -1 padded at the tail; min(top_k, visible blocks) are
 // valid. A block's score is the largest q . k of its visible keys; NaN counts as -infinity. Order of
 // preference: local blocks, nearest to the query first; init blocks, nearest first; then score descending,
@@ -69,8 +84,23 @@ struct IndexParams {
   HeadShape heads;
   Selection selection;
   const void* q = nullptr;        // [total_queries, kv_heads, kHeadDim] after norm and rotary
-  const void* k_pages = nullptr;  // [physical blocks, kBlock, kHeadDim]
-  int32_t* selected = nullptr;    // [total_queries, kv_heads, top_k] out
+  const void* k_pages = nullptr;  // [physical blocks, kBlock, kHeadDim]; of a share, its pages
+  int32_t* selected = nullptr;    // [total_queries, kv_heads, top_k] out; not of a share
+  IndexShare share;
+  // [total_queries, kv_heads, top_k] out, instead of `selected`: the best of the share's blocks, best first,
+  // block -1 at the tail. Forced blocks are not among them, nor is any block where no score decides.
+  Candidate* candidates = nullptr;
+};
+
+// What index() would have selected with all keys in one cache, to the bit: the best of all are among the best
+// of each share.
+struct MergeParams {
+  Selection selection;
+  int num_shares = 1;
+  int index_heads = 0;                    // of the candidates
+  int first_head = 0, kv_heads = 0;       // those of them that selections are wanted of
+  const Candidate* candidates = nullptr;  // [num_shares, total_queries, index_heads, top_k]
+  int32_t* selected = nullptr;            // [total_queries, kv_heads, top_k] out
 };
 
 struct AttendParams {
@@ -89,6 +119,7 @@ int64_t index_workspace_bytes(const Plan& plan, const IndexParams& params, Isa i
 int64_t attend_workspace_bytes(const Plan& plan, const AttendParams& params, Isa isa, const Workers& workers);
 
 void index(const Plan& plan, const IndexParams& params, Isa isa, const Workers& workers, void* workspace);
+void merge(const Plan& plan, const MergeParams& params, const Workers& workers);
 void attend(const Plan& plan, const AttendParams& params, Isa isa, const Workers& workers, void* workspace);
 
 }  // namespace msa

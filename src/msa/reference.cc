@@ -41,6 +41,10 @@ int64_t page_of(const Plan& plan, int request, int64_t block) {
   return plan.block_table[int64_t{request} * plan.max_blocks + block];
 }
 
+bool is_in_share(const Plan& plan, const IndexParams& params, int request, int64_t block) {
+  return page_of(plan, request, block) % params.share.count == params.share.share;
+}
+
 // Rank of a block before scores count: 0 for a scored block, else higher is kept first. Local blocks outrank
 // init blocks, and within each the nearest to the query goes first.
 int64_t force_of(const Selection& selection, int64_t own, int64_t block) {
@@ -57,7 +61,8 @@ void block_scores(const Plan& plan, const IndexParams& params, int request, int 
   const int64_t position = position_of(plan, request, row);
   const int64_t q_at = (int64_t{row} * params.heads.kv_heads + head) * kHeadDim;
   for (int64_t block = 0; block <= position / kBlock; ++block) {
-    const int64_t page = page_of(plan, request, block) * kBlock;
+    if (!is_in_share(plan, params, request, block)) continue;
+    const int64_t page = page_of(plan, request, block) / params.share.count * kBlock;
     float best = -std::numeric_limits<float>::infinity();
     for (int64_t key = 0; key < kBlock && block * kBlock + key <= position; ++key) {
       const float score =
@@ -82,9 +87,22 @@ void index_query(const Plan& plan, const IndexParams& params, int request, int r
       if (scores[a] != scores[b]) return scores[a] > scores[b];
       return a < b;
     });
+    const int64_t at = (int64_t{row} * params.heads.kv_heads + head) * selection.top_k;
+    if (params.candidates != nullptr) {
+      const auto is_forced = [&](int32_t block) { return force_of(selection, own, block) > 0; };
+      const bool is_decided =
+          own < selection.top_k || std::ranges::count_if(order, is_forced) >= selection.top_k;
+      std::erase_if(order, [&](int32_t block) {
+        return is_decided || is_forced(block) || !is_in_share(plan, params, request, block);
+      });
+      for (size_t i = 0; i < static_cast<size_t>(selection.top_k); ++i)
+        params.candidates[at + i] = i < order.size() ? Candidate{scores[order[i]], order[i]} : Candidate{};
+      order.resize(own + 1);
+      continue;
+    }
     const int64_t count = std::min<int64_t>(selection.top_k, own + 1);
     std::sort(order.begin(), order.begin() + count);
-    int32_t* out = params.selected + (int64_t{row} * params.heads.kv_heads + head) * selection.top_k;
+    int32_t* out = params.selected + at;
     for (int64_t i = 0; i < selection.top_k; ++i) out[i] = i < count ? order[i] : -1;
   }
 }

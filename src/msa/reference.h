@@ -15,7 +15,7 @@ void attend_query(const Plan& plan, const AttendParams& params, int request, int
 void index(const Plan& plan, const IndexParams& params);
 
 // The score of each visible block of one (query row, index head), before any forcing: max over visible keys
-// of q . k. `scores` has room for every block of the request.
+// of q . k. `scores` has room for every block of the request; those of blocks in no share of this cache stay.
 void block_scores(const Plan& plan, const IndexParams& params, int request, int row, int head, float* scores);
 
 }  // namespace msa::reference

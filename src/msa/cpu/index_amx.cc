@@ -74,12 +74,12 @@ __m512i limits_of(const ScoreTask& task, int block, int first_column) {
 }
 
 void score_block(const ScoreTask& task, int b, int tiles, Scratch& scratch) {
-  const uint8_t* k = static_cast<const uint8_t*>(task.k_pages) + int64_t{task.blocks[b]} * kBlock * kRowBytes;
-  const int block = task.first_block + b;
+  const uint8_t* k = static_cast<const uint8_t*>(task.k_pages) + int64_t{task.pages[b]} * kBlock * kRowBytes;
+  const int block = task.blocks[b];
   const bool whole =
       task.first_position >= int64_t{block + 1} * kBlock - 1;  // the first query sees all of it
   const uint8_t* next = b + 1 < task.num_blocks ? static_cast<const uint8_t*>(task.k_pages) +
-                                                      int64_t{task.blocks[b + 1]} * kBlock * kRowBytes
+                                                      int64_t{task.pages[b + 1]} * kBlock * kRowBytes
                                                 : nullptr;
   for (int tile = 0; tile < tiles; tile += 2) {
     __m512 most[2] = {_mm512_set1_ps(-__builtin_inff()), _mm512_set1_ps(-__builtin_inff())};
@@ -118,7 +118,7 @@ void score(const ScoreTask& task, void* memory) {
       r[b] = b < task.num_blocks ? _mm512_load_si512(scratch.scores[tile][b]) : _mm512_setzero_si512();
     transpose(r);
     for (int i = 0; i < 16 && tile * 16 + i < task.columns; ++i)
-      _mm512_storeu_si512(task.scores + (int64_t{tile} * 16 + i) * task.stride + task.first_block, r[i]);
+      _mm512_storeu_si512(task.scores + (int64_t{tile} * 16 + i) * task.stride, r[i]);
   }
 }
 

@@ -45,13 +45,13 @@ struct SimdIndex : Panels<V, T> {
 
   static void score_block(const ScoreTask& task, int b, ScoreScratch& scratch) {
     const auto page = [&](int i) {
-      return static_cast<const T*>(task.k_pages) + int64_t{task.blocks[i]} * kBlock * kHeadDim;
+      return static_cast<const T*>(task.k_pages) + int64_t{task.pages[i]} * kBlock * kHeadDim;
     };
     const T* k = page(b);
     // Decode is bound by memory, and there a panel is one tile's work.
     Fetch fetch(b + 1 < task.num_blocks ? page(b + 1) : nullptr, kBlock * kHeadDim * sizeof(T),
                 kPanels * (kSteps / Panel::kSlice));
-    const int64_t before = task.first_position - int64_t{task.first_block + b} * kBlock;
+    const int64_t before = task.first_position - int64_t{task.blocks[b]} * kBlock;
     const bool whole = before >= kBlock - 1;  // the first query sees all of it, and so do the others
     const auto visible_to = [&](int column) {
       return whole ? kBlock : visible(before + column / task.heads);
@@ -69,7 +69,7 @@ struct SimdIndex : Panels<V, T> {
       });
     }
     for (int column = 0; column < task.columns; ++column)
-      task.scores[column * task.stride + task.first_block + b] = V::largest(V::load(scratch.best[column]));
+      task.scores[column * task.stride + b] = V::largest(V::load(scratch.best[column]));
   }
 
   static void score(const ScoreTask& task, void* memory) {

@@ -25,9 +25,10 @@ struct ScoreTask {
   int heads = 0;
   int64_t first_position = 0;
   const void* k_pages = nullptr;
-  const int32_t* blocks = nullptr;  // [num_blocks] physical
-  int first_block = 0, num_blocks = 0;
-  float* scores = nullptr;  // [columns, stride] out at [first_block, first_block + kScoreBlocks)
+  int32_t pages[kScoreBlocks] = {};   // [num_blocks]
+  int32_t blocks[kScoreBlocks] = {};  // [num_blocks] logical
+  int num_blocks = 0;
+  float* scores = nullptr;  // [columns, stride] out at [0, kScoreBlocks) of each
   int64_t stride = 0;
 };
 

@@ -24,24 +24,22 @@ Forced forced_blocks(const Selection& selection, int own) {
   return forced;
 }
 
-// The `places` best of [first, end), best first, into `best`. Scanning ids upwards and replacing on strictly
-// greater scores only gives ties to the lower id.
-int best_blocks(const float* scores, ScoredRange range, int places, int32_t* best) {
-  float best_scores[kMaxTopK];
-  int count = 0;
-  for (int n = range.first; n < range.end; ++n) {
-    const float score = scores[n];
-    if (count == places && !(score > best_scores[count - 1])) continue;
+// Keeps the `places` best, best first. Of equal scores the one that was there stays ahead.
+struct Best {
+  Candidate* list;
+  int places, count = 0;
+
+  void add(Candidate candidate) {
+    if (count == places && !(count > 0 && is_before(candidate, list[count - 1]))) return;
     int at = count == places ? count - 1 : count++;
-    for (; at > 0 && score > best_scores[at - 1]; --at) {
-      best_scores[at] = best_scores[at - 1];
-      best[at] = best[at - 1];
-    }
-    best_scores[at] = score;
-    best[at] = n;
+    for (; at > 0 && is_before(candidate, list[at - 1]); --at) list[at] = list[at - 1];
+    list[at] = candidate;
   }
-  return count;
-}
+
+  static bool is_before(const Candidate& a, const Candidate& b) {
+    return a.score > b.score || (a.score == b.score && a.block < b.block);
+  }
+};
 
 }  // namespace
 
@@ -52,16 +50,27 @@ ScoredRange scored_range(const Selection& selection, int own) {
   return {forced.init_end, forced.local_first};
 }
 
-void select_blocks(const Selection& selection, int own, const float* scores, int32_t* selected) {
+void best_blocks(const float* scores, const int32_t* blocks, int count, int top_k, Candidate* best) {
+  Best kept{best, top_k};
+  for (int i = 0; i < count; ++i) kept.add({scores[i], blocks[i]});
+  std::fill(best + kept.count, best + top_k, Candidate{});
+}
+
+void select_blocks(const Selection& selection, int own, const Candidate* lists, int num_lists, int64_t stride,
+                   int32_t* selected) {
   int count = 0;
   if (own + 1 <= selection.top_k) {
     for (; count <= own; ++count) selected[count] = count;
   } else {
     const Forced forced = forced_blocks(selection, own);
     for (int n = forced.init_first; n < forced.init_end; ++n) selected[count++] = n;
+    Candidate best[kMaxTopK];
+    Best kept{best, selection.top_k - forced.count()};
+    for (int list = 0; list < num_lists; ++list)
+      for (const Candidate* c = lists + list * stride; c < lists + list * stride + selection.top_k; ++c)
+        if (c->block >= 0) kept.add(*c);
     const int first_chosen = count;
-    count +=
-        best_blocks(scores, scored_range(selection, own), selection.top_k - forced.count(), selected + count);
+    for (int i = 0; i < kept.count; ++i) selected[count++] = best[i].block;
     std::sort(selected + first_chosen, selected + count);
     for (int n = forced.local_first; n < forced.local_end; ++n) selected[count++] = n;
   }

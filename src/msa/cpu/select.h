@@ -13,8 +13,13 @@ struct ScoredRange {
 };
 ScoredRange scored_range(const Selection& selection, int own);
 
-// Writes the chosen ids, ascending, -1 padded to top_k. scores[n] is read for n in scored_range only and
-// holds no NaN.
-void select_blocks(const Selection& selection, int own, const float* scores, int32_t* selected);
+// The best of `count` blocks with these scores, none of them NaN, best first, block -1 at the tail. `blocks`
+// ascend.
+void best_blocks(const float* scores, const int32_t* blocks, int count, int top_k, Candidate* best);
+
+// Writes the chosen ids, ascending, -1 padded to top_k, from lists of `top_k` candidates that lie `stride`
+// apart.
+void select_blocks(const Selection& selection, int own, const Candidate* lists, int num_lists, int64_t stride,
+                   int32_t* selected);
 
 }  // namespace msa
