@@ -19,8 +19,11 @@ size_t KvCacheShape::index_page_bytes() const {
 }
 
 size_t KvCacheShape::block_bytes() const {
-  const auto sparse = std::count(layer_is_sparse.begin(), layer_is_sparse.end(), 1);
-  return kv_page_bytes() * num_layers() + index_page_bytes() * sparse;
+  return kv_page_bytes() * num_layers() + index_block_bytes() / index_ranks;
+}
+
+size_t KvCacheShape::index_block_bytes() const {
+  return index_page_bytes() * (num_lanes() - num_layers());
 }
 
 int KvCacheShape::num_lanes() const {
@@ -41,7 +44,7 @@ KvCacheLayout::KvCacheLayout(const KvCacheShape& shape) {
     kv.push_back(bytes);
     bytes += shape.kv_page_bytes() * shape.num_blocks;
     index.push_back(bytes);
-    if (shape.layer_is_sparse[layer]) bytes += shape.index_page_bytes() * shape.num_blocks;
+    if (shape.layer_is_sparse[layer]) bytes += shape.index_page_bytes() * shape.num_index_pages();
   }
 }
 
@@ -67,15 +70,36 @@ void KvCache::copy_blocks(std::span<const BlockCopy> copies) {
     SPARROW_CHECK(copy.from >= 0 && copy.from < shape_.num_blocks && copy.to >= 0 &&
                   copy.to < shape_.num_blocks);
     if (copy.from == copy.to) continue;
-    const auto copy_page = [&](size_t offset, size_t bytes) {
-      std::memcpy(memory_.get() + offset + copy.to * bytes, memory_.get() + offset + copy.from * bytes,
-                  bytes);
-    };
+    const bool has_index = shape_.has_index_of(copy.from) && shape_.has_index_of(copy.to);
+    const size_t bytes = shape_.kv_page_bytes();
     for (int layer = 0; layer < shape_.num_layers(); ++layer) {
-      copy_page(layout_.kv[layer], shape_.kv_page_bytes());
-      if (shape_.layer_is_sparse[layer]) copy_page(layout_.index[layer], shape_.index_page_bytes());
+      std::byte* const pages = memory_.get() + layout_.kv[layer];
+      std::memcpy(pages + copy.to * bytes, pages + copy.from * bytes, bytes);
+      if (has_index && shape_.layer_is_sparse[layer])
+        std::memcpy(index_page(layer, copy.to), index_page(layer, copy.from), shape_.index_page_bytes());
     }
   }
+}
+
+std::byte* KvCache::index_page(int layer, BlockId block) const {
+  SPARROW_CHECK(shape_.has_index_of(block));
+  return memory_.get() + layout_.index[layer] + block / shape_.index_ranks * shape_.index_page_bytes();
+}
+
+void KvCache::read_index(BlockId block, std::byte* to) const {
+  for (int layer = 0; layer < shape_.num_layers(); ++layer)
+    if (shape_.layer_is_sparse[layer]) {
+      std::memcpy(to, index_page(layer, block), shape_.index_page_bytes());
+      to += shape_.index_page_bytes();
+    }
+}
+
+void KvCache::write_index(BlockId block, const std::byte* from) {
+  for (int layer = 0; layer < shape_.num_layers(); ++layer)
+    if (shape_.layer_is_sparse[layer]) {
+      std::memcpy(index_page(layer, block), from, shape_.index_page_bytes());
+      from += shape_.index_page_bytes();
+    }
 }
 
 void* KvCache::index_pages(int layer) const {

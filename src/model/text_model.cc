@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/text_model.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <numeric>
@@ -13,17 +14,18 @@ namespace sparrow {
 // Every intermediate of a step, taken once from scratch and reused by all layers. Experts see the tokens of
 // all groups.
 struct TextModel::Activations {
-  int64_t tokens, first, all_tokens;  // of this group; of those before it; of all groups
-  Tensor residual, normed, delta;     // [tokens, hidden]
-  Tensor all_normed;                  // [all tokens, hidden]
-  Tensor partial;                     // [all tokens, hidden] f32: this rank's part of delta
-  Tensor q, attended;                 // [tokens, query_heads * head_dim]
-  Tensor k, v;                        // [tokens, kv_heads * head_dim]
-  Tensor index_q;                     // [tokens, kv_heads * head_dim]
-  Tensor index_k;                     // [tokens, head_dim]
-  Tensor selected;                    // [tokens, kv_heads * top_k] i32
-  Tensor expert_ids, expert_weights;  // [all tokens, experts_per_token] i32, f32
-  ops::Rotary rotary;                 // [tokens, rotary_dim / 2]
+  int64_t tokens, first, all_tokens;     // of this group; of those before it; of all groups
+  Tensor residual, normed, delta;        // [tokens, hidden]
+  Tensor all_normed;                     // [all tokens, hidden]
+  Tensor partial;                        // [all tokens, hidden] f32: this rank's part of delta
+  Tensor q, attended;                    // [tokens, query_heads * head_dim]
+  Tensor k, v;                           // [tokens, kv_heads * head_dim]
+  Tensor index_q;                        // [tokens, the group's index heads * head_dim]
+  Tensor index_k;                        // [tokens, head_dim]
+  std::span<const int64_t> index_slots;  // [tokens] among this rank's index keys; -1: another's
+  Tensor selected;                       // [tokens, kv_heads * top_k] i32
+  Tensor expert_ids, expert_weights;     // [all tokens, experts_per_token] i32, f32
+  ops::Rotary rotary;                    // [tokens, rotary_dim / 2]
   msa::Plan plan;
 
   Activations(Scratch::Scope& scratch, const ModelConfig& config, const Grid& grid,
@@ -49,7 +51,7 @@ struct TextModel::Activations {
     attended = matrix(q.cols(), type);
     k = matrix(kv_dim, type);
     v = matrix(kv_dim, type);
-    index_q = matrix(kv_dim, type);
+    index_q = matrix(int64_t{config.num_kv_heads} * config.head_dim, type);
     index_k = matrix(config.head_dim, type);
     selected = matrix(int64_t{heads.kv_heads} * config.top_k_blocks, DType::kI32);
     expert_ids = take(all_tokens, config.experts_per_token, DType::kI32);
@@ -84,6 +86,13 @@ void capture_selection(Capture* capture, int layer, const Tensor& selected, std:
     const int32_t* from = selected.row<int32_t>(row);
     to.insert(to.end(), from, from + selected.cols());
   }
+}
+
+// Where a slot lies among a rank's index keys.
+int64_t index_slot(const KvCacheShape& shape, int64_t slot) {
+  const auto block = static_cast<BlockId>(slot / kBlockTokens);
+  if (!shape.has_index_of(block)) return -1;
+  return int64_t{block / shape.index_ranks} * kBlockTokens + slot % kBlockTokens;
 }
 
 constexpr uint64_t kHashStart = 0xcbf29ce484222325u;
@@ -124,7 +133,9 @@ KvCacheShape TextModel::cache_shape(int num_blocks) const {
           .kv_heads = heads_.kv_heads,
           .head_dim = config_.head_dim,
           .dtype = config_.dtype,
-          .layer_is_sparse = config_.layer_is_sparse};
+          .layer_is_sparse = config_.layer_is_sparse,
+          .index_rank = grid_.tp_rank(),
+          .index_ranks = grid_.tp};
 }
 
 uint64_t TextModel::forward(Exec& exec, const Batch& batch, const KvCache& cache, const Tensor& logits,
@@ -141,6 +152,12 @@ uint64_t TextModel::forward(Exec& exec, const Batch& batch, const KvCache& cache
               .seq_lens = batch.seq_lens.data(),
               .block_table = batch.block_table.data(),
               .max_blocks = batch.max_blocks};
+  act.index_slots = batch.slots;
+  if (grid_.tp > 1) {
+    auto* const slots = scratch.take<int64_t>(tokens);
+    for (int64_t row = 0; row < tokens; ++row) slots[row] = index_slot(cache.shape(), batch.slots[row]);
+    act.index_slots = {slots, static_cast<size_t>(tokens)};
+  }
   ops::rotary_table(exec, batch.positions, rotary_.inv_freq, rotary_.attention_factor, act.rotary);
   ops::embed(exec, batch.ids, weights_.embed, act.residual);
 
@@ -219,24 +236,52 @@ void TextModel::project_heads(Exec& exec, const Batch& batch, const KvCache& cac
   if (!sparse) return;
   ops::head_norm_rope(exec, act.index_q, w.index_q_norm, eps, act.rotary);
   ops::head_norm_rope(exec, act.index_k, w.index_k_norm, eps, act.rotary);
-  ops::store_blocks(exec, act.index_k, cache.index_pages(layer), tile, 0, batch.slots);
+  ops::store_blocks(exec, act.index_k, cache.index_pages(layer), tile, 0, act.index_slots);
+}
+
+// Every rank scores its blocks with all index heads of the group and shows the others the best of them; from
+// all of those it selects for its own heads. Where the contexts are short no score decides.
+void TextModel::select_blocks(Exec& exec, const KvCache& cache, int layer, Activations& act) const {
+  const msa::Selection selection = {.top_k = config_.top_k_blocks,
+                                    .local_blocks = config_.local_blocks,
+                                    .init_blocks = config_.init_blocks};
+  msa::IndexParams index = {.type = msa_type(config_.dtype),
+                            .heads = {config_.num_query_heads, config_.num_kv_heads},
+                            .selection = selection,
+                            .q = act.index_q.data,
+                            .k_pages = cache.index_pages(layer),
+                            .selected = act.selected.as<int32_t>(),
+                            .share = {grid_.tp_rank(), grid_.tp}};
+  if (grid_.tp == 1) return ops::index_blocks(exec, act.plan, index);
+  msa::MergeParams merge = {.selection = selection,
+                            .num_shares = 0,
+                            .index_heads = config_.num_kv_heads,
+                            .first_head = first_kv_head(config_, grid_),
+                            .kv_heads = heads_.kv_heads,
+                            .selected = act.selected.as<int32_t>()};
+  const int32_t longest = *std::max_element(act.plan.seq_lens, act.plan.seq_lens + act.plan.num_requests);
+  if (blocks_for_tokens(longest) <= selection.top_k) return ops::merge_candidates(exec, act.plan, merge);
+
+  Scratch::Scope scratch(exec.scratch);
+  const int64_t columns = int64_t{config_.num_kv_heads} * selection.top_k, count = act.tokens * columns;
+  constexpr int64_t kWords = sizeof(msa::Candidate) / sizeof(int32_t);
+  msa::Candidate* const mine = scratch.take<msa::Candidate>(count);
+  msa::Candidate* const all = scratch.take<msa::Candidate>(grid_.tp * count);
+  index.candidates = mine;
+  ops::index_blocks(exec, act.plan, index);
+  const std::vector<int64_t> rows(static_cast<size_t>(grid_.tp), act.tokens);
+  comms_.group->all_gather_rows(Tensor(mine, DType::kI32, {act.tokens, columns * kWords}), rows,
+                                Tensor(all, DType::kI32, {grid_.tp * act.tokens, columns * kWords}));
+  merge.num_shares = grid_.tp;
+  merge.candidates = all;
+  ops::merge_candidates(exec, act.plan, merge);
 }
 
 void TextModel::attention(Exec& exec, const Batch& batch, const KvCache& cache, int layer,
                           Activations& act) const {
   project_heads(exec, batch, cache, layer, act);
   const bool sparse = config_.layer_is_sparse[layer];
-  if (sparse) {
-    ops::index_blocks(exec, act.plan,
-                      {.type = msa_type(config_.dtype),
-                       .heads = heads_,
-                       .selection = {.top_k = config_.top_k_blocks,
-                                     .local_blocks = config_.local_blocks,
-                                     .init_blocks = config_.init_blocks},
-                       .q = act.index_q.data,
-                       .k_pages = cache.index_pages(layer),
-                       .selected = act.selected.as<int32_t>()});
-  }
+  if (sparse) select_blocks(exec, cache, layer, act);
   ops::attend(exec, act.plan,
               {.type = msa_type(config_.dtype),
                .heads = heads_,

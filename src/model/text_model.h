@@ -49,6 +49,7 @@ class TextModel {
 
   void attention(Exec& exec, const Batch& batch, const KvCache& cache, int layer, Activations& act) const;
   void feed_forward(Exec& exec, int layer, std::span<const int64_t> group_tokens, Activations& act) const;
+  void select_blocks(Exec& exec, const KvCache& cache, int layer, Activations& act) const;
   void project_heads(Exec& exec, const Batch& batch, const KvCache& cache, int layer, Activations& act) const;
   void add_up(Exec& exec, Communicator* comm, const Tensor& partial, const Activations& act) const;
   void project_vocabulary(Exec& exec, const Tensor& rows, const Tensor& logits) const;

@@ -131,6 +131,7 @@ void store_blocks(Exec& exec, const Tensor& x, void* pages, int64_t block_stride
   const int64_t element = static_cast<int64_t>(size_of(x.dtype));
   cpu::for_each_row(exec, x.rows(), x.cols(), [&](int64_t row, int) {
     const int64_t slot = slots[static_cast<size_t>(row)];
+    if (slot < 0) return;
     const int64_t base = slot / kBlock * block_stride + slot % kBlock * kHeadDim;
     for (int64_t h = 0; h < x.cols() / kHeadDim; ++h)
       std::memcpy(static_cast<char*>(pages) + (base + h * head_stride) * element,
@@ -144,6 +145,10 @@ void index_blocks(Exec& exec, const msa::Plan& plan, const msa::IndexParams& par
   Scratch::Scope scope(exec.scratch);
   char* workspace = scope.take<char>(msa::index_workspace_bytes(plan, params, isa, workers));
   msa::index(plan, params, isa, workers, workspace);
+}
+
+void merge_candidates(Exec& exec, const msa::Plan& plan, const msa::MergeParams& params) {
+  msa::merge(plan, params, workers_of(exec));
 }
 
 void attend(Exec& exec, const msa::Plan& plan, const msa::AttendParams& params) {

@@ -79,12 +79,13 @@ void head_norm_rope(Exec& exec, const Tensor& x, const Tensor& norm_weight, floa
 
 // Copies x [rows, heads * 128] (any row stride) into cache pages of x's type: head h of row r goes to
 // pages + (slots[r] / 128) * block_stride + h * head_stride + (slots[r] % 128) * 128. Strides are in
-// elements.
+// elements. Rows of slot -1 go nowhere.
 void store_blocks(Exec& exec, const Tensor& x, void* pages, int64_t block_stride, int64_t head_stride,
                   std::span<const int64_t> slots);
 
-// msa::index and msa::attend on this exec's threads, instruction set and scratch.
+// msa::index, msa::merge and msa::attend on this exec's threads, instruction set and scratch.
 void index_blocks(Exec& exec, const msa::Plan& plan, const msa::IndexParams& params);
+void merge_candidates(Exec& exec, const msa::Plan& plan, const msa::MergeParams& params);
 void attend(Exec& exec, const msa::Plan& plan, const msa::AttendParams& params);
 
 struct SwigluParams {

@@ -169,7 +169,7 @@ void compare_captures(const ModelConfig& config, const Grid& grid, const Batch& 
   }
 }
 
-// A rank's pages are its heads of its group's blocks.
+// A rank's pages are its heads of its group's blocks, and the index keys of every tp-th block.
 void compare_pages(const ModelConfig& config, const Grid& grid, const KvCache& got, const KvCache& want) {
   const size_t tile = got.shape().kv_page_bytes() / got.shape().kv_heads;
   const auto bytes = [](void* pages, size_t at, size_t count) {
@@ -184,12 +184,18 @@ void compare_pages(const ModelConfig& config, const Grid& grid, const KvCache& g
             bytes(want.kv_pages(layer),
                   of_all * want.shape().kv_page_bytes() + (first_kv_head(config, grid) + head) * tile, tile)))
             << "layer " << layer << " block " << block << " head " << head;
-      if (!config.layer_is_sparse[layer]) continue;
+      if (!config.layer_is_sparse[layer] || block % grid.tp != grid.tp_rank()) continue;
       const size_t page = got.shape().index_page_bytes();
-      ASSERT_TRUE(same_bits(bytes(got.index_pages(layer), block * page, page),
+      ASSERT_TRUE(same_bits(bytes(got.index_pages(layer), block / grid.tp * page, page),
                             bytes(want.index_pages(layer), of_all * page, page)))
           << "index keys of layer " << layer << " block " << block;
     }
+}
+
+void expect_same_pages(const ModelConfig& config, Play& got, Play& want) {
+  Grid grid = got.ranks().grid();
+  for (grid.rank = 0; grid.rank < grid.world(); ++grid.rank)
+    compare_pages(config, grid, got.ranks().at(grid.rank).cache(), want.ranks().at(0).cache());
 }
 
 void expect_same(const ModelConfig& config, Play& got, Play& want) {
@@ -204,9 +210,7 @@ void expect_same(const ModelConfig& config, Play& got, Play& want) {
       compare_captures(config, grid, got.batches()[step], a.captures[grid.rank], b.captures[0]);
     }
   }
-  Grid grid = got.ranks().grid();
-  for (grid.rank = 0; grid.rank < grid.world(); ++grid.rank)
-    compare_pages(config, grid, got.ranks().at(grid.rank).cache(), want.ranks().at(0).cache());
+  expect_same_pages(config, got, want);
 }
 
 // What all ranks of a group hold alike has one hash, step by step.
@@ -269,6 +273,20 @@ TEST(Ranks, HaveTheBitsOfOneOnTheGoldenModels) {
     SCOPED_TRACE(golden);
     const Checkpoint checkpoint = Checkpoint::open(test::golden_dir() / golden).value();
     EXPECT_GE(play_all_grids(with_few_blocks(checkpoint.config()), checkpoint.weights()), 3);
+  }
+}
+
+// A block's copy may have its index keys on another rank than the block.
+TEST(Ranks, CopyBlocksAsOneDoes) {
+  const Checkpoint tiny = random_checkpoint(MatrixFormat::kBF16);
+  for (const Grid& grid : {Grid{.tp = 2}, Grid{.tp = 4}, Grid{.tp = 8}, Grid{.tp = 2, .dp = 2}}) {
+    SCOPED_TRACE(describe(grid));
+    Play alone(tiny.config(), tiny.weights(), {}), play(tiny.config(), tiny.weights(), grid);
+    // To the same rank and to others, of a copy, and over what was just copied from.
+    const std::array<BlockCopy, 7> copies = {{{0, 4}, {1, 2}, {4, 3}, {2, 1}, {5, 0}, {6, 11}, {11, 8}}};
+    for (Play* each : {&alone, &play})
+      each->ranks().on_all([&](int, CpuRunner& runner) { runner.copy_blocks(copies); });
+    expect_same_pages(tiny.config(), play, alone);
   }
 }
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <tuple>
 #include <utility>
@@ -29,6 +30,49 @@ TEST(KvCache, MatchesTheReleasedModelsBytesPerToken) {
       .num_blocks = 1, .kv_heads = 4, .head_dim = 128, .dtype = DType::kBF16, .layer_is_sparse = {}};
   for (int layer = 0; layer < 60; ++layer) shape.layer_is_sparse.push_back(layer >= 3);
   EXPECT_EQ(shape.block_bytes() / kBlockTokens, 137472u);
+}
+
+// Of several ranks each has index keys of every so-manieth block.
+TEST(KvCache, RanksOfTheReleasedModelShareIndexKeys) {
+  const struct {
+    int ranks, kv_heads;
+    size_t token_bytes;
+  } kRows[] = {{2, 2, 68'736}, {4, 1, 34'368}, {8, 1, 32'544}};
+  for (const auto& row : kRows) {
+    KvCacheShape shape{.num_blocks = 1000,
+                       .kv_heads = row.kv_heads,
+                       .head_dim = 128,
+                       .dtype = DType::kBF16,
+                       .layer_is_sparse = {},
+                       .index_ranks = row.ranks};
+    for (int layer = 0; layer < 60; ++layer) shape.layer_is_sparse.push_back(layer >= 3);
+    EXPECT_EQ(shape.block_bytes() / kBlockTokens, row.token_bytes);
+    EXPECT_EQ(KvCacheLayout(shape).bytes, shape.block_bytes() * 1000);
+    shape.num_blocks = 1001;  // a page too many on some ranks, so that all are laid out alike
+    EXPECT_EQ(KvCacheLayout(shape).bytes,
+              shape.kv_page_bytes() * 60 * 1001 + shape.index_block_bytes() * (1000 / row.ranks + 1));
+  }
+}
+
+TEST(KvCache, IndexKeysOfABlockCanBeReadAndWritten) {
+  KvCacheShape shape = small_shape();
+  shape.num_blocks = 8;
+  shape.index_rank = 1, shape.index_ranks = 3;
+  KvCache cache = KvCache::create(shape).value();
+  std::vector<std::byte> four(shape.index_block_bytes()), seven(four), read(four);
+  for (size_t i = 0; i < four.size(); ++i)
+    four[i] = static_cast<std::byte>(i % 251), seven[i] = static_cast<std::byte>(i % 241);
+  cache.write_index(4, four.data());
+  cache.write_index(7, seven.data());
+  cache.read_index(4, read.data());
+  EXPECT_EQ(read, four);
+  // Index keys follow a copy only where both blocks have theirs here.
+  const std::array<BlockCopy, 2> copies = {{{4, 5}, {7, 1}}};
+  cache.copy_blocks(copies);
+  cache.read_index(1, read.data());
+  EXPECT_EQ(read, seven);
+  cache.read_index(4, read.data());
+  EXPECT_EQ(read, four);
 }
 
 TEST(KvCache, EachLaneHasTheSizeOfItsType) {

@@ -55,19 +55,29 @@ CpuRunner::CpuRunner(const ModelConfig& config, const CpuOptions& options, const
            .threads = threads_.size(),
            .kv_dtype = shape.dtype,
            .index_dtype = shape.index_dtype,
-           .cache_bytes = shape.block_bytes() * shape.num_blocks,
+           .cache_bytes = KvCacheLayout(shape).bytes,
            .num_blocks = shape.num_blocks,
            .cache_tokens = int64_t{shape.num_blocks} * kBlockTokens,
            .bound_steps = true};
 }
 
 void CpuRunner::copy_blocks(std::span<const BlockCopy> copies) {
-  if (grid_.dp == 1) return cache_.copy_blocks(copies);
   const int blocks = cache_.shape().num_blocks, first = grid_.group() * blocks;
-  std::vector<BlockCopy> mine;
   for (const BlockCopy& copy : copies)
-    if (copy.to / blocks == grid_.group()) mine.push_back({copy.from - first, copy.to - first});
-  cache_.copy_blocks(mine);
+    if (copy.to / blocks == grid_.group()) copy_block({copy.from - first, copy.to - first});
+}
+
+// Index keys of a block and of its copy may be on two ranks: then they go from one to the other.
+void CpuRunner::copy_block(const BlockCopy& copy) {
+  const KvCacheShape& shape = cache_.shape();
+  cache_.copy_blocks({&copy, 1});
+  const int root = copy.from % shape.index_ranks;
+  if (root == copy.to % shape.index_ranks) return;
+  std::vector<std::byte> keys(shape.index_block_bytes());
+  if (grid_.tp_rank() == root) cache_.read_index(copy.from, keys.data());
+  const auto words = static_cast<int64_t>(keys.size() / sizeof(int32_t));
+  comms_.group->broadcast(Tensor(keys.data(), DType::kI32, {1, words}), root);
+  if (shape.has_index_of(copy.to)) cache_.write_index(copy.to, keys.data());
 }
 
 void CpuRunner::run(const Batch& batch, Capture* capture) {

@@ -36,6 +36,7 @@ class CpuRunner final : public ModelRunner {
  private:
   CpuRunner(const ModelConfig& config, const CpuOptions& options, const Grid& grid, RankComms comms,
             TextModel model, KvCache cache);
+  void copy_block(const BlockCopy& copy);
   Draw draw(const DrawRequest& request);
   // Whether a row of the batch's logits is of this group, and this rank has it.
   bool is_mine(int64_t r) const;

@@ -45,7 +45,7 @@ Weights rank_weights(const ModelConfig& config, const Grid& grid, const Weights&
   if (grid.world() == 1) return mine;
   for (const TensorRow& row : tensor_table(config)) {
     Tensor* const view = find_tensor(mine, row.role, row.piece, row.layer, row.expert);
-    if (view == nullptr || row.role == TensorRole::kEmbed) continue;
+    if (view == nullptr || row.role == TensorRole::kEmbed || row.role == TensorRole::kIndexQ) continue;
     const ShardRange range = shard_of(config, grid, row);
     *view = range.empty() ? Tensor() : part_of(*view, range);
   }

@@ -21,7 +21,8 @@ SumParts sum_parts(const ModelConfig& config);
 // Those of them that one rank has.
 SumParts sum_parts(const ModelConfig& config, const Grid& grid);
 
-// The embedding stays whole: a row of it is looked up where it lies. Experts of other ranks have no weights.
+// The embedding stays whole: a row of it is looked up where it lies. So does the projection to index queries:
+// a rank scores its share of the blocks for all heads. Experts of other ranks have no weights.
 Weights rank_weights(const ModelConfig& config, const Grid& grid, const Weights& whole);
 
 }  // namespace sparrow
