@@ -12,6 +12,7 @@
 #include "engine/cpu/cpu_runner.h"
 #include "engine/ranks/rank_group.h"
 #include "model/ledger.h"
+#include "model/sharding.h"
 #include "ops/gpu_workspace.h"
 
 namespace sparrow::cli {
@@ -217,7 +218,8 @@ Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadO
 
 Result<int64_t> cache_block_bytes(const ModelConfig& config, const LoadOptions& options, const Grid& grid) {
   const CacheTypes types = SPARROW_TRY(cache_types(options, config.dtype, device_of(options)));
-  return make_ledger(config, grid, types.kv, types.index, /*vision=*/false).block_bytes();
+  const int shares = index_ranks(grid, device_of(options));
+  return make_ledger(config, grid, types.kv, types.index, /*vision=*/false, shares).block_bytes();
 }
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& dir,

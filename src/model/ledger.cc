@@ -22,7 +22,7 @@ std::string_view name_of(LedgerPart part) {
 }
 
 Ledger make_ledger(const ModelConfig& config, const Grid& grid, DType kv_dtype, DType index_dtype,
-                   bool vision) {
+                   bool vision, int index_ranks) {
   std::array<int64_t, kNumLedgerParts> bytes{};
   for (const TensorRow& row : tensor_table(config))
     if (vision || row.part != LedgerPart::kVision)
@@ -40,7 +40,8 @@ Ledger make_ledger(const ModelConfig& config, const Grid& grid, DType kv_dtype, 
   const int64_t heads = kv_heads_per_rank(config, grid);
   ledger.kv_token_bytes =
       config.num_layers * heads * 2 * config.head_dim * static_cast<int64_t>(size_of(kv_dtype));
-  ledger.index_token_bytes = sparse_layers * config.head_dim * static_cast<int64_t>(size_of(index_dtype));
+  ledger.index_token_bytes =
+      sparse_layers * config.head_dim * static_cast<int64_t>(size_of(index_dtype)) / index_ranks;
   return ledger;
 }
 

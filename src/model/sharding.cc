@@ -97,6 +97,10 @@ int first_kv_head(const ModelConfig& config, const Grid& grid) {
   return static_cast<int>(int64_t{grid.tp_rank()} * config.num_kv_heads / grid.tp);
 }
 
+int index_ranks(const Grid& grid, Device device) {
+  return device == Device::kCpu ? grid.tp : 1;
+}
+
 ExpertRange experts_of(const ModelConfig& config, const Grid& grid) {
   if (!has_whole_experts(grid)) return {0, config.num_experts};
   const int count = config.num_experts / grid.world();

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/tensor.h"
 #include "checkpoint/tensor_row.h"
 #include "comm/grid.h"
 #include "config/config.h"
@@ -29,6 +30,9 @@ std::vector<Grid> supported_grids(const ModelConfig& config, int ranks);
 // KV heads (and index heads) of one rank, and the first of them. Ranks beyond the number of heads share one.
 int kv_heads_per_rank(const ModelConfig& config, const Grid& grid);
 int first_kv_head(const ModelConfig& config, const Grid& grid);
+
+// Ranks that share a group's index keys, block by block (kv/kv_cache.h). On GPUs each keeps all of them.
+int index_ranks(const Grid& grid, Device device);
 
 // The routed experts of which a rank has a part, or, expert-parallel, those that it has whole.
 struct ExpertRange {

@@ -135,7 +135,7 @@ KvCacheShape TextModel::cache_shape(int num_blocks) const {
           .dtype = config_.dtype,
           .layer_is_sparse = config_.layer_is_sparse,
           .index_rank = grid_.tp_rank(),
-          .index_ranks = grid_.tp};
+          .index_ranks = index_ranks(grid_, Device::kCpu)};
 }
 
 uint64_t TextModel::forward(Exec& exec, const Batch& batch, const KvCache& cache, const Tensor& logits,

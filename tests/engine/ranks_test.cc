@@ -12,6 +12,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/random/synthetic.h"
+#include "model/ledger.h"
 #include "model/sharding.h"
 #include "support/engine/thread_ranks.h"
 #include "support/golden.h"
@@ -287,6 +288,19 @@ TEST(Ranks, CopyBlocksAsOneDoes) {
     for (Play* each : {&alone, &play})
       each->ranks().on_all([&](int, CpuRunner& runner) { runner.copy_blocks(copies); });
     expect_same_pages(tiny.config(), play, alone);
+  }
+}
+
+TEST(Ranks, KeepWhatTheLedgerCounts) {
+  const Checkpoint tiny = random_checkpoint(MatrixFormat::kBF16);
+  const ModelConfig& config = tiny.config();
+  for (const Grid& grid : {Grid{}, Grid{.tp = 2}, Grid{.tp = 8}, Grid{.tp = 2, .dp = 2}}) {
+    SCOPED_TRACE(describe(grid));
+    ThreadRanks ranks(config, tiny.weights(), 16 * kBlockTokens, grid);
+    const Ledger ledger = make_ledger(config, grid, config.dtype, config.dtype, /*vision=*/false,
+                                      index_ranks(grid, Device::kCpu));
+    for (int rank = 0; rank < grid.world(); ++rank)
+      EXPECT_EQ(static_cast<int64_t>(ranks.at(rank).info().cache_bytes), 16 * ledger.block_bytes());
   }
 }
 

@@ -30,24 +30,29 @@ double weight_gib(const ModelConfig& config, const Grid& grid) {
 }
 
 // Published sizes of the weights of one rank, text model only, and what a token of the whole instance takes
-// of a rank's cache.
+// of a rank's cache: where each keeps all index keys, and where a group's ranks share them.
 TEST(Ledger, RanksOfTheRealModelHoldWhatIsPublished) {
   const struct {
     Grid grid;
     double bf16_gib, mxfp8_gib;
-    int64_t token_bytes;
-  } kRows[] = {{{}, 793.9, 411.7, 137'472},
-               {{.tp = 2}, 397.1, 205.9, 76'032},
-               {{.tp = 4}, 198.7, 103.1, 45'312},
-               {{.tp = 8}, 99.6, 51.7, 45'312},
-               {{.tp = 4, .dp = 2}, 101.7, 53.1, 22'656}};
+    int64_t token_bytes, shared_token_bytes;
+  } kRows[] = {{{}, 793.9, 411.7, 137'472, 137'472},
+               {{.tp = 2}, 397.1, 205.9, 76'032, 68'736},
+               {{.tp = 4}, 198.7, 103.1, 45'312, 34'368},
+               {{.tp = 8}, 99.6, 51.7, 45'312, 32'544},
+               {{.tp = 4, .dp = 2}, 101.7, 53.1, 22'656, 17'184}};
   for (const auto& row : kRows) {
     SCOPED_TRACE(describe(row.grid));
     EXPECT_NEAR(weight_gib(m3(), row.grid), row.bf16_gib, 0.06);
     EXPECT_NEAR(weight_gib(m3(true), row.grid), row.mxfp8_gib, 0.06);
     // A token is in the cache of one group, on all its ranks.
-    EXPECT_EQ(make_ledger(m3(), row.grid, DType::kBF16, DType::kBF16, false).token_bytes() / row.grid.dp,
-              row.token_bytes);
+    const auto token_bytes = [&](Device device) {
+      const int shares = index_ranks(row.grid, device);
+      return make_ledger(m3(), row.grid, DType::kBF16, DType::kBF16, false, shares).token_bytes() /
+             row.grid.dp;
+    };
+    EXPECT_EQ(token_bytes(Device::kCuda), row.token_bytes);
+    EXPECT_EQ(token_bytes(Device::kCpu), row.shared_token_bytes);
   }
 }
 
