@@ -111,10 +111,6 @@ GiveUp at_deadline(std::chrono::steady_clock::time_point deadline) {
   return [deadline] { return std::chrono::steady_clock::now() >= deadline; };
 }
 
-Fd::~Fd() {
-  if (fd_ >= 0) close(fd_);
-}
-
 bool wait_for(const Fd& socket, short events, std::chrono::milliseconds time) {
   pollfd item{.fd = socket.get(), .events = events, .revents = 0};
   return poll(&item, 1, static_cast<int>(time.count())) > 0;

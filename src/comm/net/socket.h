@@ -8,8 +8,8 @@
 #include <functional>
 #include <span>
 #include <string>
-#include <utility>
 
+#include "base/files/fd.h"
 #include "base/result.h"
 
 namespace sparrow {
@@ -17,24 +17,6 @@ namespace sparrow {
 // Asked about ten times a second while a call waits; true: it returns an error. Empty: never.
 using GiveUp = std::function<bool()>;
 GiveUp at_deadline(std::chrono::steady_clock::time_point deadline);
-
-class Fd {
- public:
-  Fd() = default;
-  explicit Fd(int fd) : fd_(fd) {}
-  Fd(Fd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  Fd& operator=(Fd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  ~Fd();
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
 
 Result<Fd> listen_unix(const std::string& name);
 // Waits for somebody to listen there. Refuses a listener of another user.
