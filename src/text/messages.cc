@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/strf.h"
+#include "text/jinja/value/compare.h"
 #include "text/jinja/value/from_json.h"
 
 namespace sparrow {
@@ -53,13 +54,19 @@ Result<Value> template_part(Heap& heap, const Json& part) {
   };
   if (type == "image_url" || type == "image") return only_type("image");
   if (type == "video_url" || type == "video") return only_type("video");
-  if (type != "text" && type != "refusal")
-    return SPARROW_TRY(part.at("type")).error("must be text, image_url, video_url or refusal");
-  const Json text = SPARROW_TRY(part.at(type));
+  const TextPart* const kind = find_text_part(type);
+  if (!kind) return SPARROW_TRY(part.at("type")).error("must be text, image_url, video_url or refusal");
+  const Json text = SPARROW_TRY(part.at(kind->member));
   SPARROW_TRY(text.as_string());
   const std::array<Entry, 2> entries{Entry{text_value("type"), text_value("text")},
                                      Entry{text_value("text"), text_value(text.string_view())}};
   return heap.dict(entries);
+}
+
+bool is_thought(const Json& part) {
+  const auto type = part.find("type");
+  const TextPart* const kind = type ? find_text_part(type->string_view()) : nullptr;
+  return kind && kind->is_thought;
 }
 
 Result<Value> template_content(Heap& heap, const Json& content) {
@@ -67,21 +74,52 @@ Result<Value> template_content(Heap& heap, const Json& content) {
   if (!content.is_array()) return content.error("must be a string or a list of parts");
   std::vector<Value> parts;
   for (size_t i = 0; i < content.size(); ++i)
-    parts.push_back(SPARROW_TRY(template_part(heap, content.element(i))));
+    if (!is_thought(content.element(i)))
+      parts.push_back(SPARROW_TRY(template_part(heap, content.element(i))));
   return heap.list(parts);
 }
 
-// Arguments come as JSON text; clients that send the object itself are understood too.
+// The text of a thought: a string, or a list of text parts.
+Status add_thought(const Json& part, std::string& thoughts) {
+  const Json text = SPARROW_TRY(part.at(find_text_part(part.find("type")->string_view())->member));
+  if (!text.is_array()) {
+    thoughts += SPARROW_TRY(text.as_string());
+    return Ok{};
+  }
+  for (size_t i = 0; i < text.size(); ++i)
+    thoughts += SPARROW_TRY(SPARROW_TRY(text.element(i).at("text")).as_string());
+  return Ok{};
+}
+
+// The thoughts among the parts of an answer, which is the only message that has some.
+Result<std::string> thoughts_of(const Json& message) {
+  std::string thoughts;
+  const auto content = message.find("content");
+  for (size_t i = 0; content && content->is_array() && i < content->size(); ++i) {
+    const Json part = content->element(i);
+    if (!is_thought(part)) continue;
+    if (message.find("role")->string_view() != "assistant")
+      return part.find("type")->error("is only allowed in a message of role assistant");
+    SPARROW_TRY(add_thought(part, thoughts));
+  }
+  for (const char* name : {"reasoning_content", "reasoning"})
+    if (const auto said = message.find(name); said && !thoughts.empty() && said->string_view() != thoughts)
+      return said->error("contradicts the thoughts in content");
+  return thoughts;
+}
+
+// Arguments come as JSON text; clients that send the object itself are understood too. What is no object,
+// such as a call that was cut off, stays what it is, a text.
 Result<Value> template_arguments(Heap& heap, const Json& arguments) {
   if (arguments.is_object()) return jinja::from_json(heap, arguments);
   const std::string text = SPARROW_TRY(arguments.as_string());
   if (text.find_first_not_of(" \t\r\n") == std::string::npos) return heap.dict({});
   const Result<JsonDocument> parsed = JsonDocument::parse(text, arguments.path());
-  if (!parsed.ok()) return Error{Errc::kInvalidArgument, parsed.error().message, arguments.path()};
-  const Json root = parsed->root(arguments.path());
-  if (root.is_null()) return heap.dict({});
-  SPARROW_TRY(root.expect_object());
-  return jinja::owned_from_json(heap, root);
+  if (parsed.ok() && parsed->root().is_null()) return heap.dict({});
+  if (parsed.ok() && parsed->root().is_object())
+    return jinja::owned_from_json(heap, parsed->root(arguments.path()));
+  const Entry entry{text_value("arguments"), text_value(arguments.string_view())};
+  return heap.dict(std::span<const Entry>(&entry, 1));
 }
 
 Result<Value> template_call(Heap& heap, const Json& call) {
@@ -113,10 +151,11 @@ Result<Value> template_calls(Heap& heap, const Json& calls) {
 
 Status check_content(const Json& message, std::string_view role) {
   if (message.find("content")) return Ok{};
-  if (role == "assistant") return Ok{};
-  return Error{Errc::kInvalidArgument,
-               strf("{}.content is missing; only an assistant message may be without", message.path()),
-               message.path() + ".content"};
+  if (role == "assistant" || role == "tool") return Ok{};
+  return Error{
+      Errc::kInvalidArgument,
+      strf("{}.content is missing; only an assistant or a tool message may be without", message.path()),
+      message.path() + ".content"};
 }
 
 Result<Value> template_message(Heap& heap, const Json& message) {
@@ -148,10 +187,75 @@ Result<Value> template_message(Heap& heap, const Json& message) {
     }
   }
   if (!message.find("content")) entries.push_back({text_value("content"), text_value("")});
+  if (const std::string thoughts = SPARROW_TRY(thoughts_of(message)); !thoughts.empty())
+    entries.push_back({text_value("reasoning_content"), SPARROW_TRY(heap.string(thoughts, jinja::kData))});
+  return heap.dict(entries);
+}
+
+bool is_instruction(std::string_view role) {
+  return role == "system" || role == "developer";
+}
+
+std::string_view role_at(const Json& messages, size_t i) {
+  const auto role = messages.element(i).find("role");
+  return role ? role->string_view() : "";
+}
+
+// The messages before the conversation: root, then instructions.
+size_t num_leading(const Json& messages) {
+  size_t end = role_at(messages, 0) == "root" ? 1 : 0;
+  while (end < messages.size() && is_instruction(role_at(messages, end))) ++end;
+  return end;
+}
+
+// Whether a message is part of the same turn as the one before it.
+bool joins_previous(const Json& messages, size_t i, size_t leading) {
+  const bool is_one = is_instruction(role_at(messages, i)),
+             was_one = is_instruction(role_at(messages, i - 1));
+  if (i < leading) return is_one && was_one;
+  if (i == leading) return false;
+  const auto is_user = [&](size_t at) { return role_at(messages, at) == "user"; };
+  return (is_one || was_one) && (is_one || is_user(i)) && (was_one || is_user(i - 1));
+}
+
+// Texts with a blank line between them: a string where all of them are, else a list of parts.
+Result<Value> joined_content(Heap& heap, std::span<const Value> contents) {
+  const Value blank_line = text_value("\n\n");
+  std::vector<Value> parts;
+  bool is_text = true;
+  for (const Value& content : contents) {
+    if (!jinja::is_true(content)) continue;
+    if (!parts.empty()) parts.push_back(blank_line);
+    is_text &= content.is_string();
+    const std::span<const Value> more =
+        content.is_string() ? std::span(&content, 1) : std::span<const Value>(content.list->view());
+    parts.insert(parts.end(), more.begin(), more.end());
+  }
+  if (!is_text) return heap.list(parts);
+  Value text = text_value("");
+  for (const Value& part : parts) text = SPARROW_TRY(heap.joined(text.view(), part.view()));
+  return text;
+}
+
+// One message of several, in the role of the first, or of a user.
+Result<Value> joined_message(Heap& heap, std::span<const Value> messages, bool is_late) {
+  std::vector<Value> contents;
+  for (const Value& message : messages)
+    contents.push_back(*SPARROW_TRY(find_key(heap, *message.dict, text_value("content"))));
+  const Value* const role = SPARROW_TRY(find_key(heap, *messages[0].dict, text_value("role")));
+  const std::array<Entry, 2> entries{
+      Entry{text_value("role"), is_late ? SPARROW_TRY(heap.string("user", jinja::kMarkup)) : *role},
+      Entry{text_value("content"), SPARROW_TRY(joined_content(heap, contents))}};
   return heap.dict(entries);
 }
 
 }  // namespace
+
+const TextPart* find_text_part(std::string_view type) {
+  const auto* const found = std::find_if(kTextParts.begin(), kTextParts.end(),
+                                         [type](const TextPart& part) { return part.type == type; });
+  return found == kTextParts.end() ? nullptr : found;
+}
 
 Result<TemplateOptions> parse_template_options(const Json& kwargs) {
   static constexpr std::array<std::string_view, 3> kModes{"enabled", "disabled", "adaptive"};
@@ -183,8 +287,20 @@ Result<Value> to_template_messages(Heap& heap, const Json& messages) {
   if (messages.size() == 0) return messages.error("must hold at least one message");
   std::vector<Value> out;
   out.reserve(messages.size());
-  for (size_t i = 0; i < messages.size(); ++i)
-    out.push_back(SPARROW_TRY(template_message(heap, messages.element(i))));
+  const size_t leading = num_leading(messages);
+  for (size_t i = 0; i < messages.size();) {
+    std::vector<Value> turn;
+    const bool is_late = i >= leading;
+    bool has_instruction = false;
+    do {
+      if (i > 0 && role_at(messages, i) == "root")
+        return messages.element(i).find("role")->error("must not be root after the first message");
+      has_instruction |= is_instruction(role_at(messages, i));
+      turn.push_back(SPARROW_TRY(template_message(heap, messages.element(i))));
+    } while (++i < messages.size() && joins_previous(messages, i, leading));
+    const bool is_as_it_was = turn.size() == 1 && !(is_late && has_instruction);
+    out.push_back(is_as_it_was ? turn[0] : SPARROW_TRY(joined_message(heap, turn, is_late)));
+  }
   return heap.list(out);
 }
 

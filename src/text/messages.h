@@ -2,8 +2,10 @@
 // Requests in OpenAI's form -> what chat templates take. Every error names the field by its path.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/json/json.h"
 #include "base/result.h"
@@ -23,8 +25,24 @@ struct TemplateOptions {
 // two that contradict each other are an error, and so is any other key.
 Result<TemplateOptions> parse_template_options(const Json& kwargs);
 
+// A part of a message's content that is text: its type, under the names of several APIs, and the member that
+// holds it. A thought becomes the message's reasoning.
+struct TextPart {
+  std::string_view type, member;
+  bool is_thought = false;
+};
+inline constexpr std::array<TextPart, 6> kTextParts{{{"text", "text"},
+                                                     {"input_text", "text"},
+                                                     {"output_text", "text"},
+                                                     {"refusal", "refusal"},
+                                                     {"thinking", "thinking", /*is_thought=*/true},
+                                                     {"reasoning", "text", /*is_thought=*/true}}};
+const TextPart* find_text_part(std::string_view type);  // nullptr: it is none
+
 // The messages with tool-call arguments as objects, image_url and video_url parts as image and video, and no
-// null members. Borrows text from `messages`.
+// null members. M3's template reads one system or developer message, before all others, and skips the rest:
+// leading ones are joined, a later one is read as a user's, together with a user's message beside it.
+// Borrows text from `messages`.
 Result<jinja::Value> to_template_messages(jinja::Heap& heap, const Json& messages);
 
 // The tools as they are, once each is known to be a function with a name.

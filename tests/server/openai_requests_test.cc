@@ -149,23 +149,6 @@ TEST_F(OpenAiRequests, ImagesAreRefusedAndNotDropped) {
   EXPECT_EQ(result.error().field, "messages[0].content[1].type");
 }
 
-TEST_F(OpenAiRequests, ASystemMessageThatIsNotRenderedIsAWarning) {
-  const auto warning = [&](const std::string& roles) {
-    std::string messages;
-    for (size_t at = 0; at < roles.size(); ++at)
-      messages += strf(R"({}{{"role":"{}","content":"x"}})", at ? "," : "",
-                       roles[at] == 's'   ? "system"
-                       : roles[at] == 'r' ? "root"
-                                          : "user");
-    return prepare(Endpoint::kChat, "{\"messages\":[" + messages + "]}", model_).value()->warning != nullptr;
-  };
-  EXPECT_FALSE(warning("su"));
-  EXPECT_FALSE(warning("rsu"));
-  EXPECT_TRUE(warning("us"));
-  EXPECT_TRUE(warning("ssu"));
-  EXPECT_TRUE(warning("rusu"));
-}
-
 TEST_F(OpenAiRequests, AnUnknownModelIsNotFound) {
   EXPECT_TRUE(chat(R"(,"model":"alias")").ok());
   const auto result = chat(R"(,"model":"gpt")");

@@ -53,9 +53,8 @@ Status check_refused(const Json& body) {
 }
 
 // A cache hint says where a prefix may end; here every prefix is kept that fits.
-constexpr std::array<std::string_view, 4> kPartFields = {"type", "text", "cache_control", "annotations"};
-constexpr std::array<std::string_view, 4> kRefusalFields = {"type", "refusal", "cache_control",
-                                                            "annotations"};
+// A signature is of a thought, by whoever had it; ids are of the client's own records.
+constexpr std::array<std::string_view, 3> kPartHints = {"cache_control", "signature", "id"};
 constexpr std::array<std::string_view, 4> kCallFields = {"id", "type", "function", "index"};
 // Clients that parse arguments send their own reading of them along.
 constexpr std::array<std::string_view, 3> kCalledFields = {"name", "arguments", "parsed_arguments"};
@@ -71,14 +70,15 @@ bool is_nothing(const Json& value) {
 Status check_part(const Json& part) {
   if (part.is_string()) return Ok{};
   const Json type = SPARROW_TRY(part.at("type"));
-  const bool is_text = type.string_view() == "text";
   // Pictures and sound cannot be read yet, and a prompt without them would be another prompt.
-  if (!is_text && type.string_view() != "refusal")
-    return type.error("must be text: images, video and audio are not supported yet");
-  SPARROW_TRY(check_members(part, is_text ? std::span<const std::string_view>(kPartFields) : kRefusalFields,
-                            is_text ? "a text part" : "a refusal part"));
-  if (const auto notes = part.find("annotations"); notes && !is_nothing(*notes))
-    return notes->error("is not supported");
+  const TextPart* const kind = find_text_part(type.string_view());
+  if (!kind) return type.error("must be text: images, video and audio are not supported yet");
+  for (size_t i = 0; i < part.size(); ++i) {
+    const std::string_view key = part.key(i);
+    if (key == "type" || key == kind->member || is_nothing(part.member(i))) continue;
+    if (std::find(kPartHints.begin(), kPartHints.end(), key) == kPartHints.end())
+      return part.member(i).error(strf("is not a field of a {} part", kind->type));
+  }
   return Ok{};
 }
 
@@ -123,6 +123,7 @@ constexpr std::array kMessageFields = {
 Status check_member(const Json& member, std::string_view key, std::string_view role) {
   const auto field = std::find_if(kMessageFields.begin(), kMessageFields.end(),
                                   [key](const MessageField& known) { return known.name == key; });
+  if (member.is_null()) return Ok{};
   if (field == kMessageFields.end()) return member.error("is not a field of a message");
   if (is_nothing(member)) return Ok{};
   using Use = MessageField::Use;
@@ -157,17 +158,6 @@ bool has_named_speaker(const Json& messages) {
   for (size_t i = 0; i < messages.size(); ++i)
     if (const Json message = messages.element(i); message.find("role")->string_view() != "tool")
       if (const auto name = message.find("name"); name && !is_nothing(*name)) return true;
-  return false;
-}
-
-// M3's template renders one system message, the first after an optional root.
-bool has_late_system_message(const Json& messages) {
-  for (size_t i = 1; i < messages.size(); ++i) {
-    const auto role = messages.element(i).find("role");
-    if (!role || (role->string_view() != "system" && role->string_view() != "developer")) continue;
-    const auto before = messages.element(i - 1).find("role");
-    if (i > 1 || !before || before->string_view() != "root") return true;
-  }
   return false;
 }
 
@@ -284,7 +274,6 @@ Result<ChatRequest> read_chat_request(const Json& body, const Defaults& defaults
   ChatRequest request{.fields = std::move(fields), .messages = messages};
   SPARROW_TRY(check_messages(request.messages));
   request.drops_name = has_named_speaker(request.messages);
-  request.drops_system_message = has_late_system_message(request.messages);
   SPARROW_TRY(read_tools(body, request));
   SPARROW_TRY(read_thinking(body, request));
   SPARROW_TRY(read_logprobs(body, defaults, request));

@@ -28,9 +28,7 @@ struct ChatRequest {
   TemplateOptions options;
   bool add_generation_prompt = true, continue_final_message = false;
 
-  // What M3's template does not render; for the log.
-  bool drops_system_message = false;  // one after the first position
-  bool drops_name = false;            // of a speaker
+  bool drops_name = false;  // of a speaker: M3's template does not render it; for the log
 
   // The answer must hold a tool call.
   bool forces_call() const {

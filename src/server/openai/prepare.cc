@@ -180,7 +180,6 @@ Status prepare_chat(const Json& body, const ServedModel& model, std::string_view
     return Error{Errc::kUnsupported, "this model has no chat template: use /v1/completions"};
   const ChatPrompt prompt = SPARROW_TRY(render_prompt(chat, *model.chat_template));
   if (chat.drops_name) prepared.warning = "message-name-not-rendered";
-  if (chat.drops_system_message) prepared.warning = "late-system-message-not-rendered";
   prepared.fields = std::move(chat.fields);
   prepared.request = std::move(prepared.fields.request);
   set_salt(prepared, tenant);
