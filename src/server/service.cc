@@ -171,6 +171,7 @@ HttpResponse Service::refuse(const Error& error) {
   switch (error.code) {
     case Errc::kInvalidArgument:
     case Errc::kCorrupt:  // the body's syntax
+      if (openai::is_too_long(error)) api.code = "context_length_exceeded";
       break;
     case Errc::kUnsupported:
       api.code = "unsupported";

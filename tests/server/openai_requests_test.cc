@@ -165,7 +165,7 @@ TEST_F(OpenAiRequests, APromptLongerThanTheContextIsRefusedWithTheNumbers) {
   model_.defaults.max_model_tokens = 8;
   const auto result = chat("");
   ASSERT_FALSE(result.ok());
-  EXPECT_THAT(result.error().message, HasSubstr("this model takes 8"));
+  EXPECT_THAT(result.error().message, HasSubstr("context length is 8 tokens"));
   EXPECT_EQ(result.error().field, "messages");
 }
 

@@ -59,7 +59,8 @@ TEST_F(ServiceTest, AHopelessTextIsNotTokenised) {
     const RawResponse response = ask(request);
     EXPECT_EQ(response.status, 400);
     EXPECT_THAT(response.body, HasSubstr(" bytes, which are at least "));
-    EXPECT_THAT(response.body, HasSubstr(" tokens, and this model takes 2048"));
+    EXPECT_THAT(response.body, HasSubstr("maximum context length is 2048 tokens"));
+    EXPECT_THAT(response.body, HasSubstr(R"("code":"context_length_exceeded")"));
   }
   EXPECT_EQ(cache_.encoded_bytes(), 0u);
 }
@@ -69,7 +70,7 @@ TEST_F(ServiceTest, ATextOfTooManyTokensIsTokenisedUpToTheLimit) {
   const std::string text(4000, '#');  // a token each
   const RawResponse response = ask(json_post("/v1/completions", R"({"prompt":")" + text + R"("})"));
   EXPECT_EQ(response.status, 400);
-  EXPECT_THAT(response.body, HasSubstr("the prompt has more than 2048 tokens and this model takes 2048"));
+  EXPECT_THAT(response.body, HasSubstr("your prompt resulted in more than 2048 tokens"));
   EXPECT_THAT(response.body, HasSubstr(R"("param":"prompt")"));
 }
 

@@ -22,20 +22,27 @@ void set_salt(Prepared& prepared, std::string_view tenant) {
   if (prepared.fields.cache_salt) prepared.request.salt += '/' + *prepared.fields.cache_salt;
 }
 
+// The words by which clients know that they have to shorten the conversation.
+constexpr std::string_view kTooLongWords = "This model's maximum context length is ";
+
+Error too_long(const Defaults& defaults, std::string_view reason, const char* field) {
+  return {Errc::kInvalidArgument,
+          strf("{}{} tokens. However, {}.", kTooLongWords, defaults.max_model_tokens, reason), field};
+}
+
 // The ids of a prompt. One that is too long costs no more than one that fits: bytes tell before ids do, and
 // who has found one id too many looks for no more.
 Result<std::vector<int32_t>> encode_prompt(const PromptText& prompt, const ServedModel& model,
                                            const std::string& salt, const char* field) {
   const auto limit = static_cast<size_t>(model.defaults.max_model_tokens);
-  const auto too_long = [&](const std::string& what) {
-    return Error{Errc::kInvalidArgument, strf("{} and this model takes {}, the answer included", what, limit),
-                 field};
-  };
   const size_t bytes = prompt.text.size();
   if (const size_t least = model.tokenizer.min_ids(bytes); least > limit)
-    return too_long(strf("the prompt has {} bytes, which are at least {} tokens,", bytes, least));
+    return too_long(model.defaults,
+                    strf("your {} resulted in {} bytes, which are at least {} tokens", field, bytes, least),
+                    field);
   std::vector<int32_t> ids = SPARROW_TRY(model.encode_cache.encode(prompt, salt, limit));
-  if (ids.size() > limit) return too_long(strf("the prompt has more than {} tokens", limit));
+  if (ids.size() > limit)
+    return too_long(model.defaults, strf("your {} resulted in more than {} tokens", field, limit), field);
   return ids;
 }
 
@@ -108,16 +115,15 @@ Status set_max_tokens(Prepared& prepared, const Defaults& defaults) {
   for (const std::vector<int32_t>& prompt : prepared.request.prompts)
     longest = std::max(longest, static_cast<int64_t>(prompt.size()));
   const int64_t room = defaults.max_model_tokens - longest;
+  const char* const field = prepared.endpoint == Endpoint::kChat ? "messages" : "prompt";
   if (room < 0 || (room == 0 && prepared.fields.max_tokens != 0))
-    return Error{Errc::kInvalidArgument,
-                 strf("the prompt has {} tokens and this model takes {}, the answer included", longest,
-                      defaults.max_model_tokens),
-                 prepared.endpoint == Endpoint::kChat ? "messages" : "prompt"};
-  if (prepared.fields.max_tokens && *prepared.fields.max_tokens > room)
-    return Error{Errc::kInvalidArgument,
-                 strf("max_tokens {} and a prompt of {} tokens are more than the {} tokens this model takes",
-                      *prepared.fields.max_tokens, longest, defaults.max_model_tokens),
-                 "max_tokens"};
+    return too_long(defaults,
+                    strf("your {} resulted in {} tokens, and the answer counts too", field, longest), field);
+  if (const auto asked = prepared.fields.max_tokens; asked && *asked > room)
+    return too_long(defaults,
+                    strf("you requested {} tokens ({} in the {}, {} in the completion)", longest + *asked,
+                         longest, field, *asked),
+                    "max_tokens");
   prepared.request.max_tokens = prepared.fields.max_tokens.value_or(room);
   SPARROW_TRY(bound_answer(prepared, defaults));
   if (prepared.request.min_tokens > prepared.request.max_tokens)
@@ -248,6 +254,10 @@ int64_t Prepared::num_prompt_tokens() const {
   int64_t sum = 0;
   for (const std::vector<int32_t>& prompt : request.prompts) sum += static_cast<int64_t>(prompt.size());
   return sum;
+}
+
+bool is_too_long(const Error& error) {
+  return error.message.starts_with(kTooLongWords);
 }
 
 Status check_model(const std::optional<std::string>& name, const ServedModel& model) {

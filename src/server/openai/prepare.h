@@ -55,6 +55,9 @@ inline constexpr JsonLimits kBodyLimits{.max_bytes = size_t{64} << 20, .max_dept
 Result<std::unique_ptr<Prepared>> prepare(Endpoint endpoint, std::string_view body, const ServedModel& model,
                                           std::string_view tenant = "");
 
+// The prompt, or what was asked for with it, is more than the model takes: clients shorten and ask again.
+bool is_too_long(const Error& error);
+
 // Error where `name` is given and not one of the model's names.
 Status check_model(const std::optional<std::string>& name, const ServedModel& model);
 
