@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
+#include <random>
 #include <utility>
 
 namespace sparrow::openai {
@@ -23,6 +24,13 @@ void merge_neighbours(std::vector<OutputDelta>& deltas) {
   if (!deltas.empty()) deltas.resize(kept + 1);
 }
 
+// Clients tell calls apart by their ids alone, over all that they ever asked. OpenAI takes 40 characters
+// back, of which these leave room for the numbers of choice and call.
+std::string new_call_ids() {
+  thread_local std::mt19937_64 random{std::random_device{}()};
+  return strf("call_{:016x}{:04x}", random(), random() & 0xffff);
+}
+
 }  // namespace
 
 Generation::Generation(const ServedModel& model, std::unique_ptr<Prepared> prepared,
@@ -33,6 +41,7 @@ Generation::Generation(const ServedModel& model, std::unique_ptr<Prepared> prepa
   head_ = {.id = strf("{}-{}", chat ? "chatcmpl" : "cmpl", request_id),
            .created = std::chrono::duration_cast<std::chrono::seconds>(now).count(),
            .model = prepared_->fields.model.value_or(model.names[0]),
+           .call_ids = new_call_ids(),
            .tokenizer = &model.tokenizer,
            .include_usage = prepared_->fields.include_usage,
            .continuous_usage = prepared_->fields.continuous_usage};

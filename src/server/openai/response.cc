@@ -196,7 +196,7 @@ void add_head(JsonPieces& out, const AnswerHead& head, const char* object) {
 }
 
 std::string call_id(const AnswerHead& head, int index, int call) {
-  return strf("call_{}_{}_{}", std::string_view(head.id).substr(head.id.find('-') + 1), index, call);
+  return strf("{}_{}_{}", head.call_ids, index, call);
 }
 
 void write_call_head(JsonWriter& json, const AnswerHead& head, int index, int call) {

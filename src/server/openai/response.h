@@ -26,6 +26,7 @@ struct AnswerHead {
   std::string id;  // "chatcmpl-..." or "cmpl-..."
   int64_t created = 0;
   std::string model;
+  std::string call_ids;  // what the ids of its tool calls begin with
   const Tokenizer* tokenizer = nullptr;
   // Of streams.
   bool include_usage = false;     // "usage" is there, null until the end
@@ -57,7 +58,7 @@ struct Choice {
 JsonPieces chat_response(const AnswerHead& head, std::span<const Choice> choices, const Usage& usage);
 JsonPieces completion_response(const AnswerHead& head, std::span<const Choice> choices, const Usage& usage);
 
-// One step of a stream. Calls are numbered through by the parser; their ids follow from the response's id.
+// One step of a stream. Calls are numbered through by the parser.
 struct ChunkPart {
   int index = 0;
   bool first = false;  // of this choice: says the role
