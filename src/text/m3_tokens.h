@@ -74,13 +74,19 @@ inline constexpr int kM3ReservedRows = 64;
 
 inline constexpr std::string_view kM3Bos = "]~!b[", kM3Eos = "[e~[", kM3Unk = "]!d~[";
 
-// From here on the tokens are part of what the model says (reasoning, tool calls), whatever flag a file gives
-// them.
-inline constexpr size_t kM3FirstVisible = 50;
+// From here on files may leave the tokens unflagged: they steer the model all the same.
+inline constexpr size_t kM3FirstUnflagged = 50;
 
-inline bool is_always_visible(std::string_view token) {
-  return std::find(kM3AddedTokens.begin() + kM3FirstVisible, kM3AddedTokens.end(), token) !=
+inline bool is_unflagged_control(std::string_view token) {
+  return std::find(kM3AddedTokens.begin() + kM3FirstUnflagged, kM3AddedTokens.end(), token) !=
          kM3AddedTokens.end();
+}
+
+// Part of what the model says (reasoning, tool calls), whatever flag a file gives it.
+inline bool is_markup_token(std::string_view token) {
+  constexpr std::array<std::string_view, 7> kMarkup = {
+      "<think>", "</think>", "<tool_call>", "</tool_call>", "]<]minimax[>[", "<mm:think>", "</mm:think>"};
+  return std::find(kMarkup.begin(), kMarkup.end(), token) != kMarkup.end();
 }
 
 }  // namespace sparrow

@@ -30,6 +30,7 @@ struct ChatRequest {
 
   bool drops_name = false;  // of a speaker: M3's template does not render it; for the log
 
+  bool may_call() const { return tools && tool_choice != ToolChoice::kNone; }
   // The answer must hold a tool call.
   bool forces_call() const {
     return tool_choice == ToolChoice::kRequired || tool_choice == ToolChoice::kNamed;

@@ -193,10 +193,10 @@ Status prepare_chat(const Json& body, const ServedModel& model, std::string_view
       SPARROW_TRY(encode_prompt(prompt.text, model, prepared.request.salt, "messages")));
   prepared.tools = std::move(chat.tool_set);
 
-  // Calls are parsed also where there were no tools: their markers are never content.
+  // Where no call can be meant, what looks like one is content.
   prepared.answer.parser = OutputParserOptions{.parse_reasoning = model.parse_reasoning,
                                                .starts_in_reasoning = prompt.starts_in_reasoning,
-                                               .parse_tools = model.parse_tools,
+                                               .parse_tools = model.parse_tools && chat.may_call(),
                                                .tools = &prepared.tools};
   prepared.answer.single_call =
       !chat.parallel_tool_calls || chat.tool_choice == ChatRequest::ToolChoice::kNamed;

@@ -179,7 +179,7 @@ void write_added_tokens(JsonWriter& json, int first_id) {
         .key("content")
         .string(kM3AddedTokens[i]);
     for (const char* flag : {"single_word", "lstrip", "rstrip", "normalized"}) json.key(flag).boolean(false);
-    json.key("special").boolean(i < kM3FirstVisible).end_object();
+    json.key("special").boolean(!is_markup_token(kM3AddedTokens[i])).end_object();
   }
   json.end_array();
 }

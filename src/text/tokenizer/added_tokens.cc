@@ -44,7 +44,7 @@ size_t strip_right(std::string_view text, size_t end) {
 }  // namespace
 
 bool AddedToken::is_control() const {
-  return special || is_always_visible(content);
+  return special || is_unflagged_control(content);
 }
 
 // Where control tokens may stand. Asked in the order of the text.

@@ -94,7 +94,7 @@ Tokenizer::Tokenizer(TokenizerFile file, Pretokenizer pretokenizer)
   vocab_size_ = static_cast<int>(tokens_.size());
   bool plain = normal_forms_.empty();
   for (const AddedToken& token : added_) {
-    tokens_[static_cast<size_t>(token.id)].special = token.special && !is_always_visible(token.content);
+    tokens_[static_cast<size_t>(token.id)].special = token.special && !is_markup_token(token.content);
     if (token.is_control()) word_id_.erase(token.content);  // text that spells it must not become it
     plain = plain && !token.single_word && !token.lstrip && !token.rstrip;
     if (!token.normalized) continue;
