@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "cli/args/suggest.h"
+#include "base/suggest.h"
 
 namespace sparrow::cli {
 namespace {

@@ -6,7 +6,7 @@
 #include "base/dtype.h"
 #include "checkpoint/random/synthetic.h"
 #include "cli/args/args_parts.h"
-#include "cli/args/suggest.h"
+#include "base/suggest.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"
 

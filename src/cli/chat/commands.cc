@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "base/strf.h"
-#include "cli/args/suggest.h"
+#include "base/suggest.h"
 #include "cli/chat/session.h"
 
 namespace sparrow::cli {

@@ -7,7 +7,7 @@
 
 #include "base/json/json.h"
 #include "base/json/json_writer.h"
-#include "cli/args/suggest.h"
+#include "base/suggest.h"
 
 namespace sparrow::cli {
 namespace {

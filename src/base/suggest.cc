@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cli/args/suggest.h"
+#include "base/suggest.h"
 
 #include <algorithm>
 #include <numeric>
 #include <vector>
 
-namespace sparrow::cli {
+namespace sparrow {
 namespace {
 
 // Insertions, deletions and replacements that turn one word into the other.
@@ -39,4 +39,4 @@ std::string nearest_word(std::string_view wrong, std::span<const std::string> kn
   return best;
 }
 
-}  // namespace sparrow::cli
+}  // namespace sparrow

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-namespace sparrow::cli {
+namespace sparrow {
 
 // Empty where no word is near enough to be what was meant.
 std::string nearest_word(std::string_view wrong, std::span<const std::string> known);
 
-}  // namespace sparrow::cli
+}  // namespace sparrow
