@@ -103,7 +103,11 @@ std::tm local_time() {
   return broken_down;
 }
 
-Status define_options(Interpreter& interpreter, const TemplateOptions& options) {
+// Those that are known by name come last: they have been checked. Null means absent.
+Status define_options(Heap& heap, Interpreter& interpreter, const TemplateOptions& options) {
+  for (size_t i = 0; options.more && i < options.more->size(); ++i)
+    if (const Json member = options.more->member(i); !member.is_null())
+      SPARROW_TRY(interpreter.define(options.more->key(i), SPARROW_TRY(jinja::from_json(heap, member))));
   if (options.thinking_mode)
     SPARROW_TRY(interpreter.define("thinking_mode", text_value(*options.thinking_mode)));
   if (options.enable_thinking)
@@ -208,7 +212,7 @@ Result<PromptText> ChatTemplate::render(const ChatInput& input) const {
   SPARROW_TRY(interpreter.define("tools", tools));
   SPARROW_TRY(interpreter.define("documents", none_value()));
   SPARROW_TRY(interpreter.define("add_generation_prompt", bool_value(input.add_generation_prompt)));
-  SPARROW_TRY(define_options(interpreter, input.options));
+  SPARROW_TRY(define_options(heap, interpreter, input.options));
   if (input.kwargs && !input.kwargs->is_null()) {
     SPARROW_TRY(input.kwargs->expect_object());
     for (size_t i = 0; i < input.kwargs->size(); ++i)

@@ -21,17 +21,13 @@ using jinja::Value;
 // M3's templates know root beside OpenAI's roles.
 constexpr std::array<std::string_view, 6> kRoles{"system", "developer", "user", "assistant", "tool", "root"};
 
+// What a template gets from other fields of a request.
 Status check_keys(const Json& kwargs) {
-  static constexpr std::array<std::string_view, 4> kKeys{"thinking_mode", "enable_thinking",
-                                                         "reasoning_effort", "model_identity"};
+  static constexpr std::array<std::string_view, 4> kTaken{"messages", "tools", "documents",
+                                                          "add_generation_prompt"};
   for (size_t i = 0; i < kwargs.size(); ++i)
-    if (std::find(kKeys.begin(), kKeys.end(), kwargs.key(i)) == kKeys.end())
-      return Error{
-          Errc::kInvalidArgument,
-          strf("{} is not supported; the keys are thinking_mode, enable_thinking, reasoning_effort and "
-               "model_identity",
-               kwargs.member(i).path()),
-          kwargs.member(i).path()};
+    if (std::find(kTaken.begin(), kTaken.end(), kwargs.key(i)) != kTaken.end())
+      return kwargs.member(i).error("is not taken from here: it is a field of the request");
   return Ok{};
 }
 
@@ -262,7 +258,7 @@ Result<TemplateOptions> parse_template_options(const Json& kwargs) {
   if (kwargs.is_null()) return TemplateOptions{};
   SPARROW_TRY(kwargs.expect_object());
   SPARROW_TRY(check_keys(kwargs));
-  TemplateOptions options;
+  TemplateOptions options{.more = kwargs};
   if (const auto mode = kwargs.find("thinking_mode")) {
     options.thinking_mode = SPARROW_TRY(mode->as_string());
     if (std::find(kModes.begin(), kModes.end(), *options.thinking_mode) == kModes.end())

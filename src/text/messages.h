@@ -19,10 +19,12 @@ struct TemplateOptions {
   std::optional<bool> enable_thinking = {};
   std::optional<std::string> reasoning_effort = {};
   std::optional<std::string> model_identity = {};
+  std::optional<Json> more = {};  // all of them: what is not named above becomes a variable as it is
 };
 
 // Reads a request's chat_template_kwargs. enable_thinking and reasoning_effort "none" also set thinking_mode;
-// two that contradict each other are an error, and so is any other key.
+// two that contradict each other are an error, and so is the name of what the server itself hands over.
+// Points into `kwargs`.
 Result<TemplateOptions> parse_template_options(const Json& kwargs);
 
 // A part of a message's content that is text: its type, under the names of several APIs, and the member that

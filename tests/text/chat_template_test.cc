@@ -131,12 +131,14 @@ TEST(TemplateOptions, AliasesSetTheThinkingMode) {
       HasSubstr(R"(chat_template_kwargs.thinking_mode must be enabled, disabled or adaptive, got "on")"));
 }
 
-TEST(TemplateOptions, AnyOtherKeyIsAnErrorThatListsTheKeys) {
-  EXPECT_THAT(
-      render(echo(),
-             R"({"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"foo": 1}})"),
-      HasSubstr("foo is not supported; the keys are thinking_mode, enable_thinking, reasoning_effort and "
-                "model_identity"));
+TEST(TemplateOptions, AnyOtherKeyIsAVariable) {
+  const ChatTemplate shows = ChatTemplate::parse("{{ foo | tojson }} {{ bar is defined }}").value();
+  const auto with = [&](std::string_view kwargs) {
+    return render(shows, std::string(R"({"messages": [{"role": "user", "content": "x"}], )") +
+                             R"("chat_template_kwargs": )" + std::string(kwargs) + "}");
+  };
+  EXPECT_EQ(with(R"({"foo": [1, "a"], "bar": null})"), R"([1, "a"] False)");
+  EXPECT_THAT(with(R"({"messages": []})"), HasSubstr("messages is not taken from here"));
 }
 
 TEST(ChatTemplate, ContinuingTheFinalMessageEndsThePromptInsideIt) {

@@ -11,35 +11,30 @@ namespace {
 
 constexpr size_t kMaxMessages = 65536, kMaxTools = 4096, kMaxToolNameBytes = 256;
 
-constexpr std::array<std::string_view, 19> kOwnFields = {
-    "messages",
-    "tools",
-    "tool_choice",
-    "parallel_tool_calls",
-    "functions",
-    "function_call",
-    "max_completion_tokens",
-    "top_logprobs",
-    "chat_template",
-    "chat_template_kwargs",
-    "reasoning_effort",
-    "response_format",
-    "modalities",
-    "add_generation_prompt",
-    "continue_final_message",
-    "safety_identifier",
-    "prompt_cache_key",
-    "prompt_cache_retention",
-    "audio",
+using Type = Field::Type;
+constexpr Field kOwnFields[] = {
+    {"messages", Type::kList},
+    {"tools", Type::kList},
+    {"tool_choice", Type::kAny},
+    {"parallel_tool_calls", Type::kBool},
+    {"max_completion_tokens", Type::kInteger, 0, 0x1p31},
+    {"logprobs", Type::kBool},
+    {"top_logprobs", Type::kInteger, 0, kMaxLogprobs},
+    {"chat_template_kwargs", Type::kObject},
+    // The model knows no degrees of thinking: every effort but none leaves the mode as it is.
+    one_of("reasoning_effort", "none|minimal|low|medium|high|xhigh|max|auto|default"),
+    {"response_format", Type::kObject},
+    {"modalities", Type::kList},
+    {"add_generation_prompt", Type::kBool},
+    {"continue_final_message", Type::kBool},
+    only("echo", false, "messages are not part of the answer"),
+    refused("functions", "is not supported: use tools"),
+    refused("function_call", "is not supported: use tool_choice"),
+    refused("chat_template", "is not taken from requests: the server was started with its template"),
+    refused("audio", "is not supported: answers are text"),
 };
 
-// Fields that ask for something that is not here, whatever their value.
-Status check_refused(const Json& body) {
-  if (const auto field = body.find("functions")) return field->error("is not supported: use tools");
-  if (const auto field = body.find("function_call")) return field->error("is not supported: use tool_choice");
-  if (const auto field = body.find("chat_template"))
-    return field->error("is not taken from requests: the server was started with its template");
-  if (const auto field = body.find("audio")) return field->error("is not supported: answers are text");
+Status check_formats(const Json& body) {
   if (const auto modalities = body.find("modalities"))
     if (modalities->size() != 1 || modalities->element(0).string_view() != "text")
       return modalities->error("must be [\"text\"]");
@@ -208,12 +203,7 @@ Status read_thinking(const Json& body, ChatRequest& request) {
     request.options = SPARROW_TRY(parse_template_options(*kwargs));
   const auto effort = body.find("reasoning_effort");
   if (!effort) return Ok{};
-  static constexpr std::array<std::string_view, 6> kEfforts = {"none",   "minimal", "low",
-                                                               "medium", "high",    "xhigh"};
   const std::string value = SPARROW_TRY(effort->as_string());
-  if (std::find(kEfforts.begin(), kEfforts.end(), value) == kEfforts.end())
-    return effort->error("must be none, minimal, low, medium, high or xhigh");
-  // The model knows no degrees of thinking: every effort but none leaves the mode as it is.
   if (value != "none") return Ok{};
   if (request.options.thinking_mode && request.options.thinking_mode != "disabled")
     return effort->error(strf("contradicts thinking_mode {}", *request.options.thinking_mode));
@@ -224,8 +214,9 @@ Status read_thinking(const Json& body, ChatRequest& request) {
 Status read_logprobs(const Json& body, const Defaults& defaults, ChatRequest& request) {
   const bool wanted = SPARROW_TRY(body.bool_or("logprobs", false));
   const auto top = body.find("top_logprobs");
-  if (top && !wanted) return top->error("needs logprobs: true");
-  if (wanted) request.fields.request.logprobs = top ? SPARROW_TRY(read_logprob_count(*top, defaults)) : 0;
+  const int count = top ? SPARROW_TRY(read_logprob_count(*top, defaults)) : 0;
+  if (count > 0 && !wanted) return top->error("needs logprobs: true");
+  if (wanted) request.fields.request.logprobs = count;
   return Ok{};
 }
 
@@ -262,13 +253,17 @@ Status check_tools(const Json& tools) {
   return Ok{};
 }
 
+std::span<const Field> chat_fields() {
+  return kOwnFields;
+}
+
 std::string tool_name(const Json& tools, size_t index) {
   return std::string(tools.element(index).find("function")->find("name")->string_view());
 }
 
 Result<ChatRequest> read_chat_request(const Json& body, const Defaults& defaults) {
   GenerationFields fields = SPARROW_TRY(read_generation_fields(body, defaults, kOwnFields));
-  SPARROW_TRY(check_refused(body));
+  SPARROW_TRY(check_formats(body));
   // Not inside the braces: members that are made by then would not be destroyed.
   const Json messages = SPARROW_TRY(body.at("messages"));
   ChatRequest request{.fields = std::move(fields), .messages = messages};

@@ -45,6 +45,7 @@ Status check_tools(const Json& tools);
 // The name of one of the tools that were read.
 std::string tool_name(const Json& tools, size_t index);
 
+std::span<const Field> chat_fields();  // beside shared_fields()
 Result<ChatRequest> read_chat_request(const Json& body, const Defaults& defaults);
 
 struct ChatPrompt {

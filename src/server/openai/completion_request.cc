@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/openai/completion_request.h"
 
-#include <array>
-
 namespace sparrow::openai {
 namespace {
 
 constexpr int64_t kDefaultMaxTokens = 16;  // OpenAI's
-constexpr std::array<std::string_view, 3> kOwnFields = {"prompt", "echo", "suffix"};
+constexpr Field kOwnFields[] = {
+    {"prompt", Field::Type::kAny},
+    {"echo", Field::Type::kBool},
+    {"suffix", Field::Type::kString},
+    {"logprobs", Field::Type::kInteger, 0, kMaxLogprobs},
+};
 
 // A string, a list of strings, a list of ids, or a list of lists of ids.
 Status read_prompts(const Json& prompt, int vocab_size, CompletionRequest& request) {
@@ -42,11 +45,14 @@ Status read_prompts(const Json& prompt, int vocab_size, CompletionRequest& reque
 
 }  // namespace
 
+std::span<const Field> completion_fields() {
+  return kOwnFields;
+}
+
 Result<CompletionRequest> read_completion_request(const Json& body, const Defaults& defaults) {
   CompletionRequest request;
   request.fields = SPARROW_TRY(read_generation_fields(body, defaults, kOwnFields));
-  if (const auto suffix = body.find("suffix");
-      suffix && !(suffix->is_string() && suffix->string_view().empty()))
+  if (const auto suffix = body.find("suffix"); suffix && !suffix->string_view().empty())
     return suffix->error("must be empty: text cannot be filled in before one");
   SPARROW_TRY(read_prompts(SPARROW_TRY(body.at("prompt")), defaults.vocab_size, request));
   request.echo = SPARROW_TRY(body.bool_or("echo", false));

@@ -18,6 +18,7 @@ struct CompletionRequest {
   bool echo = false;                                                     // the prompt is part of the answer
 };
 
+std::span<const Field> completion_fields();  // beside shared_fields()
 Result<CompletionRequest> read_completion_request(const Json& body, const Defaults& defaults);
 
 }  // namespace sparrow::openai

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
-#include <initializer_list>
 #include <limits>
 
 namespace sparrow::openai {
@@ -15,109 +14,62 @@ constexpr size_t kMaxStops = 32, kMaxStopBytes = 256;
 constexpr size_t kMaxBiases = 1024, kMaxStopIds = 256, kMaxListedIds = size_t{1} << 18;
 constexpr size_t kMaxSaltBytes = 256;
 
-constexpr std::array<std::string_view, 32> kShared = {
-    "model",
-    "n",
-    "stream",
-    "stream_options",
-    "stop",
-    "include_stop_str_in_output",
-    "stop_token_ids",
-    "ignore_eos",
-    "min_tokens",
-    "max_tokens",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "logit_bias",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "allowed_token_ids",
-    "logprobs",
-    "prompt_logprobs",
-    "priority",
-    "cache_salt",
-    "user",
-    "metadata",
-    "store",
-    "service_tier",
-    "skip_special_tokens",
-    "spaces_between_special_tokens",
-    "best_of",
-    "use_beam_search",
-};
+constexpr double kMaxTokens = 0x1p31;
 
-// Fields that change nothing here when they have such a value; any other value asks for something that is
-// not here.
-struct NeutralField {
-  std::string_view name;
-  bool (*fits)(const Json&);
-  std::string_view expectation;
-};
+using Type = Field::Type;
+constexpr std::string_view kStopSchema =
+    R"({"anyOf":[{"type":"string","minLength":1,"maxLength":64},)"
+    R"({"type":"array","maxItems":32,"items":{"type":"string","minLength":1,"maxLength":64}}]})";
+constexpr std::string_view kWordsSchema =
+    R"({"type":"array","maxItems":32,"items":{"type":"string","minLength":1,"maxLength":64}})";
 
-bool is_bool(const Json& value, bool wanted) {
-  return value.is_bool() && value.as_bool().value() == wanted;
-}
-bool is_one_of(const Json& value, std::initializer_list<std::string_view> words) {
-  return value.is_string() && std::find(words.begin(), words.end(), value.string_view()) != words.end();
-}
-bool is_text(const Json& value) {
-  return value.is_string();
-}
-
-constexpr std::array kNeutral = {
-    NeutralField{"store", [](const Json& v) { return is_bool(v, false); },
-                 "must be false: answers are not stored"},
-    NeutralField{"use_beam_search", [](const Json& v) { return is_bool(v, false); },
-                 "must be false: there is no beam search"},
-    NeutralField{"best_of", [](const Json& v) { return v.is_number() && v.as_number().value() == 1; },
-                 "must be 1: use n"},
-    NeutralField{"skip_special_tokens", [](const Json& v) { return is_bool(v, true); },
-                 "must be true: control tokens are never part of the text"},
-    NeutralField{"spaces_between_special_tokens", [](const Json& v) { return v.is_bool(); },
-                 "must be true or false"},
-    NeutralField{"service_tier",
-                 [](const Json& v) {
-                   return is_one_of(v, {"auto", "default"});
-                 },
-                 "must be auto or default: there is one tier"},
+constexpr Field kShared[] = {
+    {"model", Type::kString},
+    {"n", Type::kInteger, 1, kMaxChoices},
+    {"stream", Type::kBool},
+    {"stream_options", Type::kObject},
+    with_schema("stop", Type::kAny, kStopSchema),
+    {"include_stop_str_in_output", Type::kBool},
+    {"stop_token_ids", Type::kTokenIds},
+    {"ignore_eos", Type::kBool},
+    {"min_tokens", Type::kInteger, 0, kMaxTokens},
+    {"max_tokens", Type::kInteger, 0, kMaxTokens},
+    {"temperature", Type::kNumber, 0, 2},
+    {"top_p", Type::kNumber, 0, 1},
+    {"top_k", Type::kInteger, -1, kMaxTokens},
+    {"min_p", Type::kNumber, 0, 1},
+    {"seed", Type::kInteger},
+    {"logit_bias", Type::kObject},
+    {"presence_penalty", Type::kNumber, -2, 2},
+    {"frequency_penalty", Type::kNumber, -2, 2},
+    {"repetition_penalty", Type::kNumber, 0.01, 100},
+    {"allowed_token_ids", Type::kTokenIds},
+    {"prompt_logprobs", Type::kInteger, 0, kMaxLogprobs},
+    {"priority", Type::kInteger, -1e6, 1e6},
+    {"cache_salt", Type::kString},
     // For the client's and the operator's own records.
-    NeutralField{"metadata", [](const Json& v) { return v.is_object(); }, "must be an object"},
-    NeutralField{"user", is_text, "must be a string"},
-    NeutralField{"safety_identifier", is_text, "must be a string"},
-    // Where a prefix would be found again: one server has nowhere else to look.
-    NeutralField{"prompt_cache_key", is_text, "must be a string"},
-    NeutralField{"prompt_cache_retention",
-                 [](const Json& v) {
-                   return is_one_of(v, {"in_memory", "in-memory"});
-                 },
-                 "must be in_memory: prefixes are kept as long as there is room"},
+    {"user", Type::kString},
+    {"metadata", Type::kObject},
+    {"safety_identifier", Type::kString},
+    {"store", Type::kBool},
+    // Hints: about speed, where a prefix would be found again, how much is said. One server has one tier and
+    // nowhere else to look, and the model knows no degrees.
+    {"service_tier", Type::kString},
+    {"prompt_cache_key", Type::kString},
+    {"prompt_cache_retention", Type::kString},
+    {"prediction", Type::kObject},
+    one_of("verbosity", "low|medium|high"),
+    {"add_special_tokens", Type::kBool},  // the tokenizer adds none in either case
+    {"spaces_between_special_tokens", Type::kBool},
+    only("skip_special_tokens", true, "control tokens are never part of the text"),
+    only("include_reasoning", true, "reasoning is a field of its own"),
+    only("detokenize", true, "return_token_ids adds the ids"),
+    only("return_tokens_as_token_ids", false, "return_token_ids adds the ids"),
+    only("use_beam_search", false, "there is no beam search"),
+    only("early_stopping", false, "there is no beam search"),
+    only_one("length_penalty", Type::kNumber, "there is no beam search"),
+    only_one("best_of", Type::kInteger, "use n"),
 };
-
-Status check_known(const Json& body, std::span<const std::string_view> own_fields) {
-  for (size_t i = 0; i < body.size(); ++i) {
-    const std::string_view key = body.key(i);
-    const auto in = [key](std::span<const std::string_view> list) {
-      return std::find(list.begin(), list.end(), key) != list.end();
-    };
-    if (!in(kShared) && !in(own_fields)) return body.member(i).error("is not a field of this request");
-  }
-  for (const NeutralField& field : kNeutral)
-    if (const auto value = body.find(field.name); value && !field.fits(*value))
-      return value->error(field.expectation);
-  return Ok{};
-}
-
-Result<double> read_number(const Json& body, std::string_view key, double fallback, double min, double max) {
-  const auto field = body.find(key);
-  if (!field) return fallback;
-  const double value = SPARROW_TRY(field->as_number());
-  if (!(value >= min && value <= max)) return field->error(strf("must be a number from {} to {}", min, max));
-  return value;
-}
 
 Result<std::vector<std::string>> read_stop(const Json& stop) {
   std::vector<std::string> out;
@@ -165,7 +117,7 @@ Status read_stream(const Json& body, GenerationFields& fields) {
   if (!fields.stream) return options->error("is only allowed when stream is true");
   SPARROW_TRY(check_members(*options, kOptions, "stream_options"));
   if (const auto obfuscation = options->find("include_obfuscation");
-      obfuscation && !is_bool(*obfuscation, false))
+      obfuscation && SPARROW_TRY(obfuscation->as_bool()))
     return obfuscation->error("must be false: the length of a chunk is that of its text");
   fields.include_usage = SPARROW_TRY(options->bool_or("include_usage", false));
   const bool continuous = SPARROW_TRY(options->bool_or("continuous_usage_stats", false));
@@ -173,18 +125,21 @@ Status read_stream(const Json& body, GenerationFields& fields) {
   return Ok{};
 }
 
+// Ranges are those of the table.
 Status read_sampling(const Json& body, const Defaults& defaults, GenerationFields& fields) {
+  constexpr int64_t kAny = int64_t{1} << 31;
   SamplingParams& sampling = fields.request.sampling;
-  sampling.temperature = SPARROW_TRY(read_number(body, "temperature", defaults.temperature, 0, 2));
-  sampling.top_p = SPARROW_TRY(read_number(body, "top_p", defaults.top_p, 0, 1));
-  if (sampling.top_p == 0) return SPARROW_TRY(body.at("top_p")).error("must be above 0");
+  sampling.temperature = SPARROW_TRY(body.number_or("temperature", defaults.temperature));
+  sampling.top_p = SPARROW_TRY(body.number_or("top_p", defaults.top_p));
   // -1 is how some clients spell "all".
-  sampling.top_k = static_cast<int>(
-      std::max<int64_t>(SPARROW_TRY(body.int_or("top_k", defaults.top_k, -1, defaults.vocab_size)), 0));
-  sampling.min_p = SPARROW_TRY(read_number(body, "min_p", 0, 0, 1));
-  sampling.presence_penalty = SPARROW_TRY(read_number(body, "presence_penalty", 0, -2, 2));
-  sampling.frequency_penalty = SPARROW_TRY(read_number(body, "frequency_penalty", 0, -2, 2));
-  sampling.repetition_penalty = SPARROW_TRY(read_number(body, "repetition_penalty", 1, 0.01, 100));
+  sampling.top_k = static_cast<int>(std::clamp<int64_t>(
+      SPARROW_TRY(body.int_or("top_k", defaults.top_k, -1, kAny)), 0, defaults.vocab_size));
+  // The smallest set of ids that reaches no probability at all: the best one.
+  if (sampling.top_p == 0) sampling.top_p = 1, sampling.top_k = 1;
+  sampling.min_p = SPARROW_TRY(body.number_or("min_p", 0));
+  sampling.presence_penalty = SPARROW_TRY(body.number_or("presence_penalty", 0));
+  sampling.frequency_penalty = SPARROW_TRY(body.number_or("frequency_penalty", 0));
+  sampling.repetition_penalty = SPARROW_TRY(body.number_or("repetition_penalty", 1));
   if (const auto bias = body.find("logit_bias"))
     sampling.logit_bias = SPARROW_TRY(read_logit_bias(*bias, defaults.vocab_size));
   if (const auto ids = body.find("allowed_token_ids")) {
@@ -198,7 +153,7 @@ Status read_sampling(const Json& body, const Defaults& defaults, GenerationField
 }
 
 Status read_lengths(const Json& body, const Defaults& defaults, GenerationFields& fields) {
-  constexpr int64_t kMax = int64_t{1} << 31;
+  constexpr auto kMax = static_cast<int64_t>(kMaxTokens);
   Request& request = fields.request;
   if (const auto max_tokens = body.find("max_tokens"))
     fields.max_tokens = SPARROW_TRY(max_tokens->as_int(0, kMax));
@@ -216,12 +171,8 @@ Status read_lengths(const Json& body, const Defaults& defaults, GenerationFields
 
 }  // namespace
 
-Status check_members(const Json& object, std::span<const std::string_view> known, std::string_view what) {
-  SPARROW_TRY(object.expect_object());
-  for (size_t i = 0; i < object.size(); ++i)
-    if (std::find(known.begin(), known.end(), object.key(i)) == known.end())
-      return object.member(i).error(strf("is not a field of {}", what));
-  return Ok{};
+std::span<const Field> shared_fields() {
+  return kShared;
 }
 
 Result<std::vector<int32_t>> read_token_ids(const Json& list, int vocab_size) {
@@ -238,9 +189,8 @@ Result<int> read_logprob_count(const Json& field, const Defaults& defaults) {
 }
 
 Result<GenerationFields> read_generation_fields(const Json& body, const Defaults& defaults,
-                                                std::span<const std::string_view> own_fields) {
-  SPARROW_TRY(body.expect_object());
-  SPARROW_TRY(check_known(body, own_fields));
+                                                std::span<const Field> own_fields) {
+  SPARROW_TRY(check_fields(body, {kShared, own_fields}, "this request"));
   GenerationFields fields;
   if (const auto model = body.find("model")) fields.model = SPARROW_TRY(model->as_string());
   fields.request.n = static_cast<int>(SPARROW_TRY(body.int_or("n", 1, 1, kMaxChoices)));

@@ -14,8 +14,11 @@
 #include "base/json/json.h"
 #include "base/result.h"
 #include "engine/request.h"
+#include "server/fields/field.h"
 
 namespace sparrow::openai {
+
+inline constexpr int kMaxLogprobs = 20;  // alternatives of a token that a request may ask for
 
 // What a request that leaves a field out gets.
 struct Defaults {
@@ -23,7 +26,7 @@ struct Defaults {
   int top_k = 0;
   int vocab_size = 0;
   int64_t max_model_tokens = 0;
-  int max_logprobs = 20;
+  int max_logprobs = kMaxLogprobs;
   int64_t max_answer_bytes = int64_t{64} << 20;  // of what is known ahead: echoes and log-probabilities
 };
 
@@ -44,10 +47,8 @@ struct GenerationFields {
 // Reads them from the request's body. `own_fields` are the endpoint's others: any field that is in neither
 // list is an error.
 Result<GenerationFields> read_generation_fields(const Json& body, const Defaults& defaults,
-                                                std::span<const std::string_view> own_fields);
-
-// Error at the first member of `object` that is not in the list; `what` the object is: "a text part".
-Status check_members(const Json& object, std::span<const std::string_view> known, std::string_view what);
+                                                std::span<const Field> own_fields);
+std::span<const Field> shared_fields();
 
 // logprobs as a count of alternatives, bounded by what the server allows.
 Result<int> read_logprob_count(const Json& field, const Defaults& defaults);
