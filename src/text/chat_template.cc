@@ -204,7 +204,7 @@ Result<PromptText> ChatTemplate::render(const ChatInput& input) const {
   }
   Value tools = none_value();
   if (has_tools)
-    tools = openai ? SPARROW_TRY(to_template_tools(heap, *input.tools))
+    tools = openai ? SPARROW_TRY(to_template_tools(heap, *input.tools, input.allowed_tools))
                    : SPARROW_TRY(jinja::from_json(heap, *input.tools));
   for (const auto& [name, text] : constants_)
     SPARROW_TRY(interpreter.define(name, SPARROW_TRY(heap.string(text, jinja::kMarkup))));

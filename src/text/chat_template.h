@@ -28,6 +28,7 @@ struct ChatInput {
   Json messages;
   Form form = Form::kOpenAi;
   std::optional<Json> tools = {};
+  std::vector<std::string> allowed_tools = {};  // the template sees these alone; empty: all
   TemplateOptions options = {};
   std::optional<Json> kwargs = {};  // an object; each member becomes a variable of the template, unchecked
   bool add_generation_prompt = true;

@@ -300,16 +300,19 @@ Result<Value> to_template_messages(Heap& heap, const Json& messages) {
   return heap.list(out);
 }
 
-Result<Value> to_template_tools(Heap& heap, const Json& tools) {
+Result<Value> to_template_tools(Heap& heap, const Json& tools, std::span<const std::string> names) {
   SPARROW_TRY(tools.expect_array());
+  std::vector<Value> out;
   for (size_t i = 0; i < tools.size(); ++i) {
     const Json tool = tools.element(i);
     const std::string type = SPARROW_TRY(tool.string_or("type", "function"));
     if (type != "function") return SPARROW_TRY(tool.at("type")).error("must be function");
     const Json function = SPARROW_TRY(tool.at("function"));
-    SPARROW_TRY(SPARROW_TRY(function.at("name")).as_string());
+    const std::string name = SPARROW_TRY(SPARROW_TRY(function.at("name")).as_string());
+    if (names.empty() || std::find(names.begin(), names.end(), name) != names.end())
+      out.push_back(SPARROW_TRY(jinja::from_json(heap, tool)));
   }
-  return jinja::from_json(heap, tools);
+  return heap.list(out);
 }
 
 }  // namespace sparrow

@@ -4,9 +4,9 @@
 #include <cstdio>
 
 #include "base/dtype.h"
+#include "base/suggest.h"
 #include "checkpoint/random/synthetic.h"
 #include "cli/args/args_parts.h"
-#include "base/suggest.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"
 

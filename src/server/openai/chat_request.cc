@@ -162,6 +162,39 @@ bool has_tool(const Json& tools, std::string_view name) {
   return false;
 }
 
+// {"type": "function", "function": {"name": ...}}, of one of the tools.
+Result<std::string> read_chosen(const Json& chosen, const ChatRequest& request) {
+  static constexpr std::array<std::string_view, 2> kFields = {"type", "function"};
+  static constexpr std::array<std::string_view, 1> kNamed = {"name"};
+  const Json type = SPARROW_TRY(chosen.at("type"));
+  if (type.string_view() != "function") return type.error("must be function or allowed_tools");
+  SPARROW_TRY(check_members(chosen, kFields, "tool_choice"));
+  const Json function = SPARROW_TRY(chosen.at("function"));
+  SPARROW_TRY(check_members(function, kNamed, "tool_choice"));
+  const Json name = SPARROW_TRY(function.at("name"));
+  std::string text = SPARROW_TRY(name.as_string());
+  if (!request.tools || !has_tool(*request.tools, text))
+    return name.error("must be the name of one of the tools");
+  return text;
+}
+
+Status read_allowed_tools(const Json& choice, ChatRequest& request) {
+  static constexpr std::array<std::string_view, 2> kFields = {"type", "allowed_tools"};
+  static constexpr std::array<std::string_view, 2> kAllowed = {"mode", "tools"};
+  SPARROW_TRY(check_members(choice, kFields, "tool_choice"));
+  const Json allowed = SPARROW_TRY(choice.at("allowed_tools"));
+  SPARROW_TRY(check_members(allowed, kAllowed, "allowed_tools"));
+  const Json mode = SPARROW_TRY(allowed.at("mode")), tools = SPARROW_TRY(allowed.at("tools"));
+  if (mode.string_view() != "auto" && mode.string_view() != "required")
+    return mode.error("must be auto or required");
+  if (tools.size() == 0) return tools.error("must be a list of at least one tool");
+  SPARROW_TRY(tools.expect_array());
+  for (size_t i = 0; i < tools.size(); ++i)
+    request.allowed_tools.push_back(SPARROW_TRY(read_chosen(tools.element(i), request)));
+  if (mode.string_view() == "required") request.tool_choice = ChatRequest::ToolChoice::kRequired;
+  return Ok{};
+}
+
 Status read_tools(const Json& body, ChatRequest& request) {
   const auto tools = body.find("tools");
   if (tools) {
@@ -176,17 +209,9 @@ Status read_tools(const Json& body, ChatRequest& request) {
   if (!choice) return Ok{};
   using Choice = ChatRequest::ToolChoice;
   if (choice->is_object()) {
-    static constexpr std::array<std::string_view, 2> kFields = {"type", "function"};
-    static constexpr std::array<std::string_view, 1> kNamed = {"name"};
     const Json type = SPARROW_TRY(choice->at("type"));
-    if (type.string_view() != "function") return type.error("must be function");
-    SPARROW_TRY(check_members(*choice, kFields, "tool_choice"));
-    const Json function = SPARROW_TRY(choice->at("function"));
-    SPARROW_TRY(check_members(function, kNamed, "tool_choice"));
-    const Json name = SPARROW_TRY(function.at("name"));
-    request.tool_name = SPARROW_TRY(name.as_string());
-    if (!request.tools || !has_tool(*request.tools, request.tool_name))
-      return name.error("must be the name of one of the tools");
+    if (type.string_view() == "allowed_tools") return read_allowed_tools(*choice, request);
+    request.tool_name = SPARROW_TRY(read_chosen(*choice, request));
     request.tool_choice = Choice::kNamed;
     return Ok{};
   }
@@ -289,6 +314,7 @@ Result<ChatRequest> read_chat_request(const Json& body, const Defaults& defaults
 Result<ChatPrompt> render_prompt(const ChatRequest& request, const ChatTemplate& chat_template) {
   ChatInput input{.messages = request.messages};
   input.tools = request.tools;
+  input.allowed_tools = request.allowed_tools;
   input.options = request.options;
   input.add_generation_prompt = request.add_generation_prompt;
   input.continue_final_message = request.continue_final_message;

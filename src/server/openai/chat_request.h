@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/json/json.h"
 #include "base/result.h"
@@ -23,7 +24,8 @@ struct ChatRequest {
   std::optional<Json> tools;  // nullopt: none, or an empty list
   ToolSet tool_set;
   ToolChoice tool_choice = ToolChoice::kAuto;
-  std::string tool_name;  // of kNamed
+  std::string tool_name;                   // of kNamed
+  std::vector<std::string> allowed_tools;  // of kAuto and kRequired; empty: all
   bool parallel_tool_calls = true;
   TemplateOptions options;
   bool add_generation_prompt = true, continue_final_message = false;

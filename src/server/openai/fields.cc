@@ -45,6 +45,9 @@ constexpr Field kShared[] = {
     {"repetition_penalty", Type::kNumber, 0.01, 100},
     {"allowed_token_ids", Type::kTokenIds},
     {"prompt_logprobs", Type::kInteger, 0, kMaxLogprobs},
+    {"return_token_ids", Type::kBool},
+    with_schema("bad_words", Type::kList, kWordsSchema),
+    {"truncate_prompt_tokens", Type::kInteger, -1, kMaxTokens},
     {"priority", Type::kInteger, -1e6, 1e6},
     {"cache_salt", Type::kString},
     // For the client's and the operator's own records.
@@ -165,6 +168,11 @@ Status read_lengths(const Json& body, const Defaults& defaults, GenerationFields
     request.stop_ids = SPARROW_TRY(read_token_ids(*ids, defaults.vocab_size));
   }
   if (const auto stop = body.find("stop")) fields.stop = SPARROW_TRY(read_stop(*stop));
+  if (const auto words = body.find("bad_words")) fields.bad_words = SPARROW_TRY(read_stop(*words));
+  if (const auto tokens = body.find("truncate_prompt_tokens")) {
+    fields.truncate_prompt_tokens = SPARROW_TRY(tokens->as_int(-1, kMax));
+    if (fields.truncate_prompt_tokens == 0) return tokens->error("must be -1 or above 0");
+  }
   fields.include_stop_in_output = SPARROW_TRY(body.bool_or("include_stop_str_in_output", false));
   return Ok{};
 }
@@ -202,6 +210,7 @@ Result<GenerationFields> read_generation_fields(const Json& body, const Defaults
     fields.request.prompt_logprobs = SPARROW_TRY(read_logprob_count(*count, defaults));
     fields.wants_prompt_logprobs = true;
   }
+  fields.return_token_ids = SPARROW_TRY(body.bool_or("return_token_ids", false));
   fields.request.priority = static_cast<int>(SPARROW_TRY(body.int_or("priority", 0, -1000000, 1000000)));
   if (const auto salt = body.find("cache_salt")) {
     fields.cache_salt = SPARROW_TRY(salt->as_string());

@@ -42,6 +42,9 @@ struct GenerationFields {
   bool continuous_usage = false;  // in every chunk
   std::optional<std::string> cache_salt;
   bool wants_prompt_logprobs = false;
+  bool return_token_ids = false;
+  std::vector<std::string> bad_words;
+  std::optional<int64_t> truncate_prompt_tokens;  // only the last ones; -1: as many as fit
 };
 
 // Reads them from the request's body. `own_fields` are the endpoint's others: any field that is in neither

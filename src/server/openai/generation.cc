@@ -66,6 +66,7 @@ bool Generation::take(TokenEvent event) {
   if (answer.finished()) return false;
   output.dirty = true;
   count(event);
+  if (prepared_->fields.return_token_ids && event.id) output.ids.push_back(*event.id);
   const bool is_first_choice = event.output % prepared_->request.n == 0;
   const int64_t cached = answer.num_cached_tokens(), reasoning = answer.num_reasoning_tokens();
   const int64_t tokens = answer.num_tokens();
@@ -132,8 +133,12 @@ void Generation::append_chunk(std::string& out, int index) {
     part.stop_reason = {output.answer.stop_string(), output.answer.stop_id()};
   }
   const bool echoes = prepared_->echo && part.first;
+  const size_t n = static_cast<size_t>(prepared_->request.n), prompt = static_cast<size_t>(index) / n;
+  if (prepared_->fields.return_token_ids) {
+    part.token_ids = output.ids;
+    if (part.first) part.prompt_ids = prepared_->request.prompts[prompt];
+  }
   if (echoes) {
-    const size_t n = static_cast<size_t>(prepared_->request.n), prompt = static_cast<size_t>(index) / n;
     part.echoed_text = prepared_->prompt_texts[prompt];
     part.echoed_ids = prepared_->request.prompts[prompt];
     // The engine's first event of a prompt is that of its first choice.
@@ -141,11 +146,12 @@ void Generation::append_chunk(std::string& out, int index) {
   }
   if (chat) {
     append_chat_chunks(out, head_, part, usage_);
-  } else if (echoes || !output.deltas.empty() || !output.logprobs.empty() || ends) {
+  } else if (echoes || !output.deltas.empty() || !output.logprobs.empty() || !output.ids.empty() || ends) {
     output.text_offset = append_completion_chunk(out, head_, part, usage_);
   }
   output.deltas.clear();
   output.logprobs.clear();
+  output.ids.clear();
 }
 
 std::string Generation::response(size_t bytes) {
@@ -171,6 +177,10 @@ void Generation::make_choices() {
     const size_t prompt = i / static_cast<size_t>(request.n);
     choice.wants_prompt_logprobs = prepared_->fields.wants_prompt_logprobs;
     choice.prompt_logprobs = answers_[prompt * static_cast<size_t>(request.n)].answer.prompt_logprobs();
+    if (prepared_->fields.return_token_ids) {
+      choice.token_ids = output.ids;
+      choice.prompt_ids = request.prompts[prompt];
+    }
     if (prepared_->echo) {
       choice.echoed_text = prepared_->prompt_texts[prompt];
       choice.echoed_ids = request.prompts[prompt];

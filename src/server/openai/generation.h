@@ -47,6 +47,7 @@ class Generation {
     std::vector<OutputDelta> deltas;  // not sent yet
     ParsedOutput parsed;              // of whole answers
     std::vector<TokenLogprobs> logprobs;
+    std::vector<int32_t> ids;             // not sent yet, with return_token_ids
     bool started = false, ended = false;  // the first, the last message was made
     bool dirty = false;
     int64_t text_offset = 0;

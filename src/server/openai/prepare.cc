@@ -6,6 +6,7 @@
 
 #include "base/json/json_writer.h"
 #include "base/utf8.h"
+#include "server/fields/bad_words.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/completion_request.h"
 #include "text/output/call_guide.h"
@@ -30,10 +31,25 @@ Error too_long(const Defaults& defaults, std::string_view reason, const char* fi
           strf("{}{} tokens. However, {}.", kTooLongWords, defaults.max_model_tokens, reason), field};
 }
 
+// The last ids of a prompt, where the request wants no more.
+void truncate_prompt(std::vector<int32_t>& ids, const GenerationFields& fields, const Defaults& defaults) {
+  if (!fields.truncate_prompt_tokens) return;
+  const int64_t room = std::max<int64_t>(defaults.max_model_tokens - fields.max_tokens.value_or(1), 1);
+  const int64_t wanted = *fields.truncate_prompt_tokens;
+  const auto kept = static_cast<ptrdiff_t>(wanted < 0 ? room : wanted);
+  if (std::ssize(ids) > kept) ids.erase(ids.begin(), ids.end() - kept);
+}
+
 // The ids of a prompt. One that is too long costs no more than one that fits: bytes tell before ids do, and
 // who has found one id too many looks for no more.
 Result<std::vector<int32_t>> encode_prompt(const PromptText& prompt, const ServedModel& model,
-                                           const std::string& salt, const char* field) {
+                                           const Prepared& prepared, const char* field) {
+  const std::string& salt = prepared.request.salt;
+  if (prepared.fields.truncate_prompt_tokens) {
+    std::vector<int32_t> ids = SPARROW_TRY(model.encode_cache.encode(prompt, salt));
+    truncate_prompt(ids, prepared.fields, model.defaults);
+    return ids;
+  }
   const auto limit = static_cast<size_t>(model.defaults.max_model_tokens);
   const size_t bytes = prompt.text.size();
   if (const size_t least = model.tokenizer.min_ids(bytes); least > limit)
@@ -47,8 +63,8 @@ Result<std::vector<int32_t>> encode_prompt(const PromptText& prompt, const Serve
 }
 
 // Bytes of one log-probability, on average, in the lists of text completions, in those of chats, and in
-// prompt_logprobs.
-constexpr int64_t kTextEntryBytes = 30, kChatEntryBytes = 110, kPromptEntryBytes = 70;
+// prompt_logprobs; of an id.
+constexpr int64_t kTextEntryBytes = 30, kChatEntryBytes = 110, kPromptEntryBytes = 70, kIdBytes = 7;
 
 int64_t entries(std::optional<int> logprobs) {
   return logprobs ? 1 + int64_t{*logprobs} : 0;
@@ -64,9 +80,10 @@ int64_t prompt_bytes(const Prepared& prepared) {
       bytes +=
           request.n * (static_cast<int64_t>(prepared.prompt_texts[i].size()) +
                        (request.logprobs ? tokens * entries(request.prompt_logprobs) * kTextEntryBytes : 0));
-    if (prepared.fields.wants_prompt_logprobs)  // of a chat once
-      bytes += (prepared.endpoint == Endpoint::kChat ? 1 : request.n) * tokens *
-               entries(request.prompt_logprobs) * kPromptEntryBytes;
+    const int64_t times = prepared.endpoint == Endpoint::kChat ? 1 : request.n;  // of a chat once
+    if (prepared.fields.wants_prompt_logprobs)
+      bytes += times * tokens * entries(request.prompt_logprobs) * kPromptEntryBytes;
+    if (prepared.fields.return_token_ids) bytes += times * tokens * kIdBytes;
   }
   return bytes;
 }
@@ -171,6 +188,8 @@ Status force_call(const ChatRequest& chat, const ChatPrompt& prompt, const Serve
                                              : Start::kCall;
   if (chat.tool_choice == ChatRequest::ToolChoice::kNamed) {
     options.names.push_back(chat.tool_name);
+  } else if (!chat.allowed_tools.empty()) {
+    options.names = chat.allowed_tools;
   } else {
     for (size_t i = 0; i < chat.tools->size(); ++i) options.names.push_back(tool_name(*chat.tools, i));
   }
@@ -189,8 +208,7 @@ Status prepare_chat(const Json& body, const ServedModel& model, std::string_view
   prepared.fields = std::move(chat.fields);
   prepared.request = std::move(prepared.fields.request);
   set_salt(prepared, tenant);
-  prepared.request.prompts.push_back(
-      SPARROW_TRY(encode_prompt(prompt.text, model, prepared.request.salt, "messages")));
+  prepared.request.prompts.push_back(SPARROW_TRY(encode_prompt(prompt.text, model, prepared, "messages")));
   prepared.tools = std::move(chat.tool_set);
 
   // Where no call can be meant, what looks like one is content.
@@ -217,14 +235,17 @@ Status prepare_completion(const Json& body, const ServedModel& model, std::strin
   for (auto& prompt : completion.prompts) {
     std::vector<int32_t> ids;
     if (auto* text = std::get_if<std::string>(&prompt)) {
-      ids = SPARROW_TRY(encode_prompt(PromptText::whole(*text), model, prepared.request.salt, "prompt"));
+      ids = SPARROW_TRY(encode_prompt(PromptText::whole(*text), model, prepared, "prompt"));
       if (ids.empty())
         return Error{Errc::kInvalidArgument, "prompt must hold at least one token, got \"\"", "prompt"};
-      if (prepared.echo) prepared.prompt_texts.push_back(std::move(*text));
+      if (prepared.echo && !prepared.fields.truncate_prompt_tokens)
+        prepared.prompt_texts.push_back(std::move(*text));
     } else {
       ids = std::move(std::get<std::vector<int32_t>>(prompt));
-      if (prepared.echo) prepared.prompt_texts.push_back(SPARROW_TRY(model.tokenizer.decode(ids)));
+      truncate_prompt(ids, prepared.fields, model.defaults);
     }
+    if (prepared.echo && prepared.prompt_texts.size() == prepared.request.prompts.size())
+      prepared.prompt_texts.push_back(SPARROW_TRY(model.tokenizer.decode(ids)));
     prepared.request.prompts.push_back(std::move(ids));
   }
   return Ok{};
@@ -283,6 +304,8 @@ Result<std::unique_ptr<Prepared>> prepare(Endpoint endpoint, std::string_view bo
   prepared->answer.include_stop = prepared->fields.include_stop_in_output;
   prepared->answer.stop_ids = prepared->request.stop_ids;
   SPARROW_TRY(set_max_tokens(*prepared, model.defaults));
+  SPARROW_TRY(
+      ban_words(prepared->fields.bad_words, model.tokenizer, model.defaults.vocab_size, prepared->request));
   // It may be many times the size of the body, and the answer may take minutes.
   if (!root.find("tools")) prepared->document.reset();
   return prepared;

@@ -63,6 +63,13 @@ void write_stop_reason(JsonWriter& json, const StopReason& reason) {
   json.key("stop_reason").integer(*reason.id);
 }
 
+void write_ids(JsonWriter& json, std::string_view key, std::optional<std::span<const int32_t>> ids) {
+  if (!ids) return;
+  json.key(key).begin_array();
+  for (const int32_t id : *ids) json.integer(id);
+  json.end_array();
+}
+
 void write_token(JsonWriter& json, const Tokenizer& tokenizer, const TokenLogprob& token) {
   json.key("token").string(token_text(tokenizer, token.id));
   json.key("logprob").number(token.logprob);
@@ -114,10 +121,7 @@ struct CompletionTokens {
 };
 
 void write_top_logprobs(JsonWriter& json, const Tokenizer& tokenizer, const TokenLogprobs* entry) {
-  if (!entry) {
-    json.null();
-    return;
-  }
+  if (!entry) return static_cast<void>(json.null());
   json.begin_object();
   std::set<std::string> names;  // tokens that mean nothing have the same: the most probable one stands
   for (const TokenLogprob& top : entry->top)
@@ -195,12 +199,8 @@ void add_head(JsonPieces& out, const AnswerHead& head, const char* object) {
   });
 }
 
-std::string call_id(const AnswerHead& head, int index, int call) {
-  return strf("{}_{}_{}", head.call_ids, index, call);
-}
-
 void write_call_head(JsonWriter& json, const AnswerHead& head, int index, int call) {
-  json.key("id").string(call_id(head, index, call)).key("type").string("function");
+  json.key("id").string(strf("{}_{}_{}", head.call_ids, index, call)).key("type").string("function");
 }
 
 void write_message(JsonWriter& json, const AnswerHead& head, int index, const ParsedOutput& output) {
@@ -253,14 +253,14 @@ void write_stream_usage(JsonWriter& json, const AnswerHead& head, const Usage& u
 
 // One chat chunk; `write_the_delta` writes the choice's "delta".
 template <typename WriteDelta>
-void append_chat_chunk(std::string& out, const AnswerHead& head, const ChunkPart& part, bool with_logprobs,
+void append_chat_chunk(std::string& out, const AnswerHead& head, const ChunkPart& part, bool with_tokens,
                        std::string_view finish_reason, const Usage& usage, WriteDelta&& write_the_delta) {
   JsonWriter json;
   write_head(json, head, "chat.completion.chunk");
   json.key("choices").begin_array().begin_object().key("index").integer(part.index);
   write_the_delta(json);
   json.key("logprobs");
-  if (part.wants_logprobs && with_logprobs) {
+  if (part.wants_logprobs && with_tokens) {
     json.begin_object().key("content").begin_array();
     for (const TokenLogprobs& entry : part.logprobs) write_chat_entry(json, *head.tokenizer, entry);
     json.end_array().end_object();
@@ -269,7 +269,9 @@ void append_chat_chunk(std::string& out, const AnswerHead& head, const ChunkPart
   }
   write_string_or_null(json, "finish_reason", finish_reason);
   if (!finish_reason.empty()) write_stop_reason(json, part.stop_reason);
+  if (with_tokens) write_ids(json, "token_ids", part.token_ids);
   json.end_object().end_array();
+  write_ids(json, "prompt_token_ids", part.prompt_ids);
   write_stream_usage(json, head, usage);
   json.end_object();
   append_event(out, json.text());
@@ -290,6 +292,7 @@ JsonPieces chat_response(const AnswerHead& head, std::span<const Choice> choices
     out.add([&choice](JsonWriter& json) {
       json.key("finish_reason").string(choice.finish_reason);
       write_stop_reason(json, choice.stop_reason);
+      write_ids(json, "token_ids", choice.token_ids);
       json.end_object();
     });
   }
@@ -298,7 +301,10 @@ JsonPieces chat_response(const AnswerHead& head, std::span<const Choice> choices
     write_usage(json, usage);
   });
   add_prompt_logprobs(out, *head.tokenizer, choices[0]);
-  out.add([](JsonWriter& json) { json.end_object(); });
+  out.add([&choice = choices[0]](JsonWriter& json) {
+    write_ids(json, "prompt_token_ids", choice.prompt_ids);
+    json.end_object();
+  });
   return out;
 }
 
@@ -319,7 +325,11 @@ JsonPieces completion_response(const AnswerHead& head, std::span<const Choice> c
       write_stop_reason(json, choice.stop_reason);
     });
     add_prompt_logprobs(out, *head.tokenizer, choice);
-    out.add([](JsonWriter& json) { json.end_object(); });
+    out.add([&choice](JsonWriter& json) {
+      write_ids(json, "token_ids", choice.token_ids);
+      write_ids(json, "prompt_token_ids", choice.prompt_ids);
+      json.end_object();
+    });
   }
   out.add([usage](JsonWriter& json) {
     json.end_array();
@@ -329,18 +339,19 @@ JsonPieces completion_response(const AnswerHead& head, std::span<const Choice> c
   return out;
 }
 
-void append_chat_chunks(std::string& out, const AnswerHead& head, const ChunkPart& part, const Usage& usage) {
+void append_chat_chunks(std::string& out, const AnswerHead& head, ChunkPart part, const Usage& usage) {
   if (part.first)
     append_chat_chunk(out, head, part, false, "", usage, [](JsonWriter& json) {
       json.key("delta").begin_object().key("role").string("assistant").key("content").string("").end_object();
     });
-  // Log-probabilities go with the first message of this step.
-  bool logprobs_due = !part.logprobs.empty();
+  part.prompt_ids.reset();
+  // Log-probabilities and ids go with the first message of this step.
+  bool tokens_due = !part.logprobs.empty() || (part.token_ids && !part.token_ids->empty());
   for (const OutputDelta& delta : part.deltas)
-    append_chat_chunk(out, head, part, std::exchange(logprobs_due, false), "", usage,
+    append_chat_chunk(out, head, part, std::exchange(tokens_due, false), "", usage,
                       [&](JsonWriter& json) { write_delta(json, head, part.index, delta); });
-  if (part.finish_reason.empty() && !logprobs_due) return;
-  append_chat_chunk(out, head, part, logprobs_due, part.finish_reason, usage,
+  if (part.finish_reason.empty() && !tokens_due) return;
+  append_chat_chunk(out, head, part, tokens_due, part.finish_reason, usage,
                     [](JsonWriter& json) { json.key("delta").begin_object().end_object(); });
 }
 
@@ -360,6 +371,8 @@ int64_t append_completion_chunk(std::string& out, const AnswerHead& head, const 
   pieces.add([&](JsonWriter& json) {
     write_string_or_null(json, "finish_reason", part.finish_reason);
     write_stop_reason(json, part.stop_reason);
+    write_ids(json, "token_ids", part.token_ids);
+    write_ids(json, "prompt_token_ids", part.prompt_ids);
     json.end_object().end_array();
     write_stream_usage(json, head, usage);
     json.end_object();

@@ -49,6 +49,8 @@ struct Choice {
   bool wants_prompt_logprobs = false;
   // Borrowed: all choices of a prompt have the same.
   std::span<const TokenLogprobs> prompt_logprobs;
+  // With return_token_ids, borrowed too.
+  std::optional<std::span<const int32_t>> token_ids = {}, prompt_ids = {};
   // Of text completions with echo.
   std::string_view echoed_text;
   std::span<const int32_t> echoed_ids;
@@ -67,6 +69,9 @@ struct ChunkPart {
   bool wants_logprobs = false;
   std::string_view finish_reason;  // empty: goes on
   StopReason stop_reason;
+  // With return_token_ids.
+  std::optional<std::span<const int32_t>> token_ids = {};
+  std::optional<std::span<const int32_t>> prompt_ids = {};  // with the first chunk
   // Text completions.
   int64_t text_offset = 0;  // characters of the tokens before this chunk
   // With echo, the prompt goes before the first chunk's own text.
@@ -76,7 +81,7 @@ struct ChunkPart {
 };
 
 // "data: {...}\n\n", several of them where one message cannot hold the deltas.
-void append_chat_chunks(std::string& out, const AnswerHead& head, const ChunkPart& part, const Usage& usage);
+void append_chat_chunks(std::string& out, const AnswerHead& head, ChunkPart part, const Usage& usage);
 // Returns the text_offset of the chunk after this one.
 int64_t append_completion_chunk(std::string& out, const AnswerHead& head, const ChunkPart& part,
                                 const Usage& usage);

@@ -8,6 +8,7 @@
 namespace sparrow::openai {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 
 class ClientFields : public OpenAiRequests {};
@@ -57,6 +58,77 @@ TEST_F(ClientFields, TheNearestKnownFieldIsNamed) {
 TEST_F(ClientFields, ATopPOfNothingTakesTheBestId) {
   EXPECT_EQ(chat(R"(,"top_p":0)").value()->request.sampling.top_k, 1);
   EXPECT_EQ(chat(R"(,"top_k":1000000)").value()->request.sampling.top_k, 400) << "as many as there are";
+}
+
+TEST_F(ClientFields, APromptIsCutToItsLastTokens) {
+  const auto ids = [&](const std::string& fields) {
+    return completion(R"("prompt":[1,2,3,4,5])" + fields).value()->request.prompts[0];
+  };
+  EXPECT_THAT(ids(R"(,"truncate_prompt_tokens":2)"), ElementsAre(4, 5));
+  EXPECT_THAT(ids(R"(,"truncate_prompt_tokens":9)"), ElementsAre(1, 2, 3, 4, 5));
+  EXPECT_EQ(chat(R"(,"truncate_prompt_tokens":3)").value()->request.prompts[0].size(), 3u);
+  model_.defaults.max_model_tokens = 6;
+  EXPECT_THAT(ids(R"(,"truncate_prompt_tokens":-1,"max_tokens":3)"), ElementsAre(3, 4, 5));
+  EXPECT_EQ(
+      completion(strf(R"("prompt":"{}","truncate_prompt_tokens":-1,"max_tokens":3)", std::string(9, '#')))
+          .value()
+          ->request.prompts[0]
+          .size(),
+      3u);
+  EXPECT_EQ(completion(R"("prompt":[1],"truncate_prompt_tokens":0)").error().field, "truncate_prompt_tokens");
+  const auto echo =
+      completion(R"("prompt":[97,98,99],"echo":true,"truncate_prompt_tokens":2,"max_tokens":1)");
+  EXPECT_THAT(echo.value()->prompt_texts, ElementsAre("bc"));
+}
+
+TEST_F(ClientFields, OnlyAllowedToolsAreShownAndCalled) {
+  const std::string tools = R"(,"tools":[{"function":{"name":"first"}},{"function":{"name":"second"}}])";
+  const auto choice = [](const char* mode, const char* name) {
+    return strf(R"(,"tool_choice":{{"type":"allowed_tools","allowed_tools":{{"mode":"{}","tools":)"
+                R"([{{"type":"function","function":{{"name":"{}"}}}}]}}}})",
+                mode, name);
+  };
+  const auto shown = [&](const std::string& extra) {
+    return tokenizer_.decode(chat(extra).value()->request.prompts[0]).value();
+  };
+  EXPECT_THAT(shown(tools), HasSubstr("\"first\""));
+  for (const char* mode : {"auto", "required"}) {
+    EXPECT_THAT(shown(tools + choice(mode, "second")), testing::Not(HasSubstr("\"first\"")));
+    EXPECT_THAT(shown(tools + choice(mode, "second")), HasSubstr("\"second\""));
+  }
+  EXPECT_FALSE(chat(tools + choice("auto", "second")).value()->request.constraint);
+  EXPECT_TRUE(chat(tools + choice("required", "second")).value()->request.constraint);
+  EXPECT_EQ(chat(tools + choice("auto", "third")).error().field,
+            "tool_choice.allowed_tools.tools[0].function.name");
+  EXPECT_EQ(chat(tools + choice("none", "second")).error().field, "tool_choice.allowed_tools.mode");
+}
+
+TEST_F(ClientFields, ABadWordIsNotCompleted) {
+  const std::vector<int32_t> ids = tokenizer_.encode("xyz").value();
+  ASSERT_EQ(ids.size(), 3u) << "a word of several tokens";
+  const auto prepared = chat(R"(,"bad_words":["xyz","q"])").value();
+  EXPECT_THAT(prepared->request.sampling.banned_ids, testing::Contains(tokenizer_.encode("q").value()[0]));
+  const auto state = prepared->request.constraint->copy();
+  EXPECT_TRUE(state->next_ids().allowed.empty()) << "all ids";
+  state->advance(ids[0]);
+  const auto other = state->copy();
+  state->advance(ids[1]);
+  const NextIds next = state->next_ids();
+  EXPECT_EQ(next.allowed.size(), 399u);
+  EXPECT_EQ(std::find(next.allowed.begin(), next.allowed.end(), ids[2]), next.allowed.end());
+  other->advance(ids[0]);
+  EXPECT_TRUE(other->next_ids().allowed.empty());
+  EXPECT_EQ(chat(R"(,"bad_words":[""])").error().field, "bad_words[0]");
+  EXPECT_EQ(chat(R"(,"bad_words":"x")").error().field, "bad_words");
+}
+
+// A call that is forced holds to its syntax, and to the words as far as that leaves a choice.
+TEST_F(ClientFields, BadWordsAndAForcedCallHoldTogether) {
+  const auto prepared = chat(R"(,"bad_words":["xyz"],"tools":[{"function":{"name":"f"}}],)"
+                             R"("tool_choice":"required","reasoning_effort":"none")")
+                            .value();
+  EXPECT_THAT(prepared->request.constraint->copy()->next_ids().allowed,
+              ElementsAre(*tokenizer_.id_of("]<]minimax[>[")));
 }
 
 }  // namespace
