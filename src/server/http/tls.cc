@@ -2,6 +2,7 @@
 // TLS over OpenSSL, straight on the socket: no buffers of ours between the two.
 #include <openssl/err.h>
 #include <openssl/ssl.h>
+#include <openssl/x509v3.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -25,7 +26,7 @@ class TlsTransport final : public Transport {
 
   Io handshake() override {
     ERR_clear_error();
-    return outcome(SSL_accept(ssl_));
+    return outcome(SSL_do_handshake(ssl_));
   }
 
   Moved read(char* into, size_t size) override {
@@ -146,7 +147,48 @@ std::unique_ptr<Transport> TlsContext::accept(int fd) const {
     SSL_free(ssl);
     return nullptr;
   }
+  SSL_set_accept_state(ssl);
   return std::make_unique<TlsTransport>(ssl, fd);
+}
+
+Result<std::unique_ptr<TlsTrust>> TlsTrust::load(const std::string& ca_file) {
+  SSL_CTX* ctx = SSL_CTX_new(TLS_client_method());
+  if (!ctx) return tls_error("certificates", ca_file, "cannot be used: OpenSSL has no memory");
+  std::unique_ptr<TlsTrust> trust(new TlsTrust(ctx));
+  SSL_CTX_set_min_proto_version(ctx, TLS1_2_VERSION);
+  SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, nullptr);
+  SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+  static constexpr unsigned char kHttp11[] = "\x08http/1.1";
+  SSL_CTX_set_alpn_protos(ctx, kHttp11, sizeof(kHttp11) - 1);
+  if (!ca_file.empty()) {
+    if (SSL_CTX_load_verify_locations(ctx, ca_file.c_str(), nullptr) != 1)
+      return tls_error("certificates", ca_file, "holds no PEM certificate that can be used");
+    return trust;
+  }
+  // OpenSSL looks where the distribution that built it keeps them; the program may run on another.
+  SSL_CTX_set_default_verify_paths(ctx);
+  for (const char* bundle : {"/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt",
+                             "/etc/ssl/ca-bundle.pem", "/etc/ssl/cert.pem"})
+    if (SSL_CTX_load_verify_locations(ctx, bundle, nullptr) == 1) break;
+  ERR_clear_error();
+  return trust;
+}
+
+TlsTrust::~TlsTrust() {
+  SSL_CTX_free(static_cast<SSL_CTX*>(ssl_ctx_));
+}
+
+std::unique_ptr<Transport> TlsTrust::connect(int fd, const std::string& host, bool is_address) const {
+  SSL* ssl = SSL_new(static_cast<SSL_CTX*>(ssl_ctx_));
+  if (!ssl) return nullptr;
+  auto transport = std::make_unique<TlsTransport>(ssl, fd);
+  SSL_set_connect_state(ssl);
+  const bool named =
+      is_address ? X509_VERIFY_PARAM_set1_ip_asc(SSL_get0_param(ssl), host.c_str()) == 1
+                 : SSL_set1_host(ssl, host.c_str()) == 1 && SSL_set_tlsext_host_name(ssl, host.c_str()) == 1;
+  if (!named || SSL_set_fd(ssl, fd) != 1) return nullptr;
+  SSL_set_hostflags(ssl, X509_CHECK_FLAG_NO_PARTIAL_WILDCARDS);
+  return transport;
 }
 
 }  // namespace sparrow

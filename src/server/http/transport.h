@@ -54,4 +54,22 @@ class TlsContext {
   void* ssl_ctx_;  // SSL_CTX; OpenSSL's headers stay in tls.cc
 };
 
+// Whom a client believes. Shared by all connections, on any thread.
+class TlsTrust {
+ public:
+  // The certificates of a PEM file; empty: those of the system.
+  static Result<std::unique_ptr<TlsTrust>> load(const std::string& ca_file);
+  ~TlsTrust();
+  TlsTrust(const TlsTrust&) = delete;
+  TlsTrust& operator=(const TlsTrust&) = delete;
+
+  // The handshake fails where the other side cannot prove that it is `host`, a name or an IP address.
+  // nullptr: out of memory.
+  std::unique_ptr<Transport> connect(int fd, const std::string& host, bool is_address) const;
+
+ private:
+  explicit TlsTrust(void* ssl_ctx) : ssl_ctx_(ssl_ctx) {}
+  void* ssl_ctx_;
+};
+
 }  // namespace sparrow

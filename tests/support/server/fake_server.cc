@@ -48,9 +48,10 @@ void FakeServer::Peer::wait_until_gone() const {
   while (receive(fd_, ignored)) ignored.clear();
 }
 
-FakeServer::FakeServer(Handler handler) : handler_(std::move(handler)) {
+FakeServer::FakeServer(Handler handler, uint32_t ip, int port) : handler_(std::move(handler)) {
   listener_ = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{.sin_family = AF_INET, .sin_port = 0, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  sockaddr_in address{
+      .sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port)), .sin_addr = {htonl(ip)}};
   socklen_t size = sizeof(address);
   SPARROW_CHECK(::bind(listener_, reinterpret_cast<sockaddr*>(&address), size) == 0);
   SPARROW_CHECK(::listen(listener_, 16) == 0);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <mutex>
 #include <string>
@@ -32,7 +33,8 @@ class FakeServer {
   using Handler = std::function<void(const Request& request, const Peer& peer)>;
 
   // `handler` runs on the server's thread, one request after another; then the connection is closed.
-  explicit FakeServer(Handler handler);
+  // `address` is in host order; port 0: a free one.
+  explicit FakeServer(Handler handler, uint32_t address = 0x7F000001, int port = 0);
   ~FakeServer();
   FakeServer(const FakeServer&) = delete;
   FakeServer& operator=(const FakeServer&) = delete;
