@@ -76,7 +76,6 @@ class FairQueue {
   }
 
   int num_waiting() const { return num_waiting_; }
-  int num_held() const { return held_.items; }
 
  private:
   struct Held {

@@ -5,14 +5,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <map>
-#include <mutex>
 #include <thread>
 
 #include "base/strf.h"
 #include "server/http/http.h"
 #include "support/server/fake_server.h"
 #include "support/server/http_test_server.h"
+#include "support/server/name_server.h"
 #include "support/server/test_certificate.h"
 #include "support/temp_dir.h"
 
@@ -28,35 +27,6 @@ constexpr uint32_t kLoopback2 = 0x7F000002;
 IpAddress address(const char* text) {
   return *IpAddress::parse(text);
 }
-
-// Answers of a name server, each given once; the last one stays.
-class NameServer {
- public:
-  void answer(const std::string& host, std::vector<std::vector<IpAddress>> answers) {
-    const std::lock_guard lock(mutex_);
-    answers_[host] = std::move(answers);
-  }
-  Resolver resolver() {
-    return [this](const std::string& host) -> Result<std::vector<IpAddress>> {
-      const std::lock_guard lock(mutex_);
-      ++questions_;
-      const auto known = answers_.find(host);
-      if (known == answers_.end()) return Error{Errc::kInvalidArgument, "host cannot be found"};
-      const std::vector<IpAddress> answer = known->second.front();
-      if (known->second.size() > 1) known->second.erase(known->second.begin());
-      return answer;
-    };
-  }
-  int questions() const {
-    const std::lock_guard lock(mutex_);
-    return questions_;
-  }
-
- private:
-  mutable std::mutex mutex_;
-  std::map<std::string, std::vector<std::vector<IpAddress>>> answers_;
-  int questions_ = 0;
-};
 
 std::string text_of(const Result<MediaBytes>& bytes) {
   if (!bytes.ok()) return "error: " + bytes.error().message;
@@ -80,7 +50,7 @@ class WebFetchTest : public testing::Test {
     for (const char* host : {"a.test", "b.test", "localhost"}) names_.answer(host, {{address("127.0.0.1")}});
     options_.domains = domains({"a.test", "b.test", "localhost", "127.0.0.1", "169.254.169.254"});
     options_.is_allowed_address = [](const IpAddress& a) { return a == address("127.0.0.1"); };
-    options_.resolve = names_.resolver();
+    options_.resolve = [this](const std::string& host) { return names_.resolve(host); };
     options_.time_limit = 600s;
     options_.limits = {.header_bytes = 4096, .body_bytes = 100'000};
   }
@@ -106,7 +76,7 @@ class WebFetchTest : public testing::Test {
   const test::TempDir dir_;
   const std::string cert_file_ = (dir_.path() / "cert.pem").string();
   const std::string key_file_ = (dir_.path() / "key.pem").string();
-  NameServer names_;
+  test::NameServer names_;
   WebFetchOptions options_;
 };
 
@@ -117,7 +87,7 @@ TEST_F(WebFetchTest, GetsAPicture) {
   EXPECT_EQ(server.requests().at(0).line, "GET /x.png?y=1 HTTP/1.1");
   EXPECT_THAT(head, HasSubstr(strf("\r\nHost: a.test:{}\r\n", server.port())));
   EXPECT_THAT(head, HasSubstr("\r\nAccept-Encoding: identity\r\n"));
-  EXPECT_EQ(names_.questions(), 1);
+  EXPECT_EQ(names_.lookups(), 1);
 }
 
 TEST_F(WebFetchTest, ReadsChunks) {
@@ -140,7 +110,7 @@ TEST_F(WebFetchTest, AsksNobodyByDefault) {
   EXPECT_THAT(fetch_from(server), HasSubstr("not in allowed-media-domains"));
   options_.domains = domains({"b.test", "*.a.test"});
   EXPECT_THAT(fetch_from(server), HasSubstr("not in allowed-media-domains"));
-  EXPECT_EQ(names_.questions(), 0);
+  EXPECT_EQ(names_.lookups(), 0);
   EXPECT_TRUE(server.requests().empty());
 }
 
@@ -177,7 +147,7 @@ TEST_F(WebFetchTest, AsksTheAddressThatWasChecked) {
   const FakeServer inside(says(test::http_answer("200 OK", "secret")), kLoopback2, good.port());
   names_.answer("a.test", {{address("127.0.0.1")}, {address("127.0.0.2")}});
   EXPECT_EQ(fetch_from(good), "picture");
-  EXPECT_EQ(names_.questions(), 1);
+  EXPECT_EQ(names_.lookups(), 1);
   EXPECT_THAT(fetch_from(good), HasSubstr("an address that is not public"));  // the second answer
   EXPECT_TRUE(inside.requests().empty());
 }
