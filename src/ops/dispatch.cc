@@ -6,6 +6,7 @@
 
 #include "ops/cpu/ops_cpu.h"
 #include "ops/cpu/reference.h"
+#include "ops/cpu/vision_cpu.h"
 
 namespace sparrow::ops {
 namespace {
@@ -157,6 +158,35 @@ void attend(Exec& exec, const msa::Plan& plan, const msa::AttendParams& params) 
   Scratch::Scope scope(exec.scratch);
   char* workspace = scope.take<char>(msa::attend_workspace_bytes(plan, params, isa, workers));
   msa::attend(plan, params, isa, workers, workspace);
+}
+
+void layer_norm(Exec& exec, const Tensor& x, const LayerNorm& norm, const Tensor& out) {
+  if (const cpu::Kernels* kernels = kernels_of(exec)) return cpu::layer_norm(exec, *kernels, x, norm, out);
+  reference::layer_norm(x, norm, out);
+}
+
+void add_layer_norm(Exec& exec, const Tensor& residual, const Tensor& delta, const LayerNorm& norm,
+                    const Tensor& out) {
+  if (const cpu::Kernels* kernels = kernels_of(exec))
+    return cpu::add_layer_norm(exec, *kernels, residual, delta, norm, out);
+  reference::add_layer_norm(residual, delta, norm, out);
+}
+
+void rope(Exec& exec, const Tensor& x, int head_dim, const Rotary& rotary) {
+  if (const cpu::Kernels* kernels = kernels_of(exec)) return cpu::rope(exec, *kernels, x, head_dim, rotary);
+  reference::rope(x, head_dim, rotary);
+}
+
+void attend_segments(Exec& exec, const SegmentAttention& attention) {
+  SPARROW_CHECK(attention.q.cols() % attention.heads == 0 && attention.q.cols() / attention.heads <= 128);
+  SPARROW_CHECK(!attention.begins.empty() && attention.begins.back() <= attention.q.rows());
+  if (const cpu::Kernels* kernels = kernels_of(exec)) return cpu::attend_segments(exec, *kernels, attention);
+  reference::attend_segments(attention);
+}
+
+int64_t segment_scratch_bytes(const SegmentScratchQuery& query) {
+  const cpu::Kernels* kernels = kernels_of(query.isa);
+  return kernels ? cpu::segment_scratch_bytes(*kernels, query) : 0;
 }
 
 void mlp(Exec& exec, const Tensor& x, const MlpWeights& weights, const SwigluParams& swiglu,

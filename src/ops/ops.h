@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every operation of the text model. dispatch.cc picks the implementation; this header is all the model sees.
+// Every operation of the text model; those that only the vision tower has are in vision_ops.h. dispatch.cc
+// picks the implementation; these headers are all the model sees.
 //
 // Activations are bf16 or f32 (the model's compute type); sums, exponentials and normalisation run in f32 and
 // round once, at the store. A row's result never depends on the other rows of the call: same instructions,
@@ -38,9 +39,11 @@ struct Weight {
 struct Projection {
   const Weight* weight;  // [out, in]
   Tensor out;            // [rows, out] bf16 or f32, any row stride
+  Tensor bias;           // [out] f32; empty: none
+  bool gelu = false;     // of the sum, by the error function
 };
 
-// out = x w^T for each projection; all share x [rows, in]. `parts`, a power of two here and below: the
+// out = x w^T + bias for each projection; all share x [rows, in]. `parts`, a power of two here and below: the
 // columns are summed in so many equal parts (of a quantised weight, multiples of 32), and these in a binary
 // tree, ((0 + 1) + (2 + 3)) + ... So ranks that have some of the columns each, as many parts to a rank, and
 // add up in that tree get the bits of one that has all.

@@ -26,6 +26,15 @@ struct RowKernels {
   void (*rotate)(float* x, const float* cos, const float* sin, int64_t half);
 };
 
+// What only the vision tower needs, likewise.
+struct VisionKernels {
+  float (*sum)(const float* x, int64_t n);
+  void (*shift)(float* x, float by, int64_t n);  // x = x + by
+  void (*gelu)(float* x, int64_t n);             // x = x * (1 + erf(x / sqrt(2))) / 2
+  // x = e^(scale * (x - the largest)), and their sum; n is a multiple of 16.
+  float (*exponentials)(float* x, float scale, int64_t n);
+};
+
 struct WeightView {
   const void* values = nullptr;  // [rows, columns]
   const uint8_t* scales = nullptr;
@@ -79,6 +88,7 @@ struct GemmEngine {
 
 struct Kernels {
   const RowKernels* row;
+  const VisionKernels* vision;
   const GemmEngine* simd;  // any weights, any activations
   // bf16 activations with all weights but f32; nullptr where the machine multiplies in f32 only.
   const GemmEngine* tiles;

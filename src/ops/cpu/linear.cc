@@ -96,10 +96,14 @@ void run_engine(Exec& exec, const Kernels& kernels, const GemmEngine& engine, co
     sums.run(c, sizes.c_part, multiply, [&](float* to, const float* from) {
       for (int64_t r = 0; r < count; ++r) kernels.row->add(to + r * kMaxStrip, from + r * kMaxStrip, outputs);
     });
-    for (int64_t r = 0; r < count; ++r)
-      kernels.row->from_f32(c + r * kMaxStrip,
-                            row_at(out, row + r) + output * static_cast<int64_t>(size_of(out.dtype)),
+    for (int64_t r = 0; r < count; ++r) {
+      float* sum = c + r * kMaxStrip;
+      const Projection& projection = *strips->projection;
+      if (!projection.bias.empty()) kernels.row->add(sum, projection.bias.as<float>() + output, outputs);
+      if (projection.gelu) kernels.vision->gelu(sum, outputs);
+      kernels.row->from_f32(sum, row_at(out, row + r) + output * static_cast<int64_t>(size_of(out.dtype)),
                             out.dtype, outputs);
+    }
   });
 }
 
@@ -153,6 +157,7 @@ void linear(Exec& exec, const Kernels& kernels, const Tensor& x, std::span<const
     SPARROW_CHECK(!is_mx(weight.format) || x.cols() / parts % kScaleGroup == 0);
     SPARROW_CHECK_EQ(projection.out.rows(), x.rows());
     SPARROW_CHECK_EQ(projection.out.cols(), projection.weight->out());
+    SPARROW_CHECK(projection.bias.empty() || projection.bias.numel() == projection.out.cols());
     const int64_t outputs = projection.out.cols();
     const int64_t width = strip_outputs(outputs, x.rows(), exec.pool.size());
     const int64_t row_chunks = ceil_div(x.rows(), kMaxRows);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numbers>
 #include <vector>
 
 namespace sparrow::ops::reference {
@@ -65,6 +66,11 @@ float swiglu_of(float gate, float up, const SwigluParams& p) {
                             sigmoid);
 }
 
+float gelu_of(float x) {
+  const double z = static_cast<double>(x);
+  return static_cast<float>(0.5 * z * std::erfc(-z / std::numbers::sqrt2));
+}
+
 // The hidden row of one expert, rounded to the activation type.
 std::vector<float> hidden_row(const std::vector<float>& x, const MlpWeights& mlp, const SwigluParams& swiglu,
                               DType type) {
@@ -106,10 +112,15 @@ float weight_at(const Weight& weight, int64_t out, int64_t in) {
 void linear(const Tensor& x, std::span<const Projection> projections, int parts) {
   for (int64_t row = 0; row < x.rows(); ++row) {
     const std::vector<float> values = load_row(x, row, 0, x.cols());
-    for (const Projection& projection : projections)
-      store_row(projection.out, row, 0, sum_parts(0, parts, [&](int part) {
-                  return multiply(values, *projection.weight, part, parts);
-                }));
+    for (const Projection& projection : projections) {
+      std::vector<float> sums =
+          sum_parts(0, parts, [&](int part) { return multiply(values, *projection.weight, part, parts); });
+      for (size_t i = 0; i < sums.size(); ++i) {
+        if (!projection.bias.empty()) sums[i] += projection.bias.as<float>()[i];
+        if (projection.gelu) sums[i] = gelu_of(sums[i]);
+      }
+      store_row(projection.out, row, 0, sums);
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include "ops/ops.h"
+#include "ops/vision_ops.h"
 
 namespace sparrow::ops::reference {
 
@@ -23,6 +24,11 @@ void route(const Tensor& x, const Weight& gate, const Tensor& bias, int top_k, c
 void moe(const Tensor& x, const Tensor& ids, const Tensor& weights, std::span<const MlpWeights> experts,
          const MlpWeights& shared, float scaling, const SwigluParams& swiglu, const Tensor& out,
          int parts = 1);
+
+void layer_norm(const Tensor& x, const LayerNorm& norm, const Tensor& out);
+void add_layer_norm(const Tensor& residual, const Tensor& delta, const LayerNorm& norm, const Tensor& out);
+void rope(const Tensor& x, int head_dim, const Rotary& rotary);
+void attend_segments(const SegmentAttention& attention);
 
 // One element of any floating type, by flat offset from the tensor's start.
 float load(const Tensor& tensor, int64_t offset);
