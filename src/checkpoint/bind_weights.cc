@@ -2,6 +2,7 @@
 #include "checkpoint/bind_weights.h"
 
 #include <algorithm>
+#include <array>
 
 namespace sparrow {
 namespace {
@@ -18,6 +19,12 @@ Tensor view_of(const StoredTensor& stored, TensorCopies& copies) {
     std::copy(stored.bytes.begin(), stored.bytes.end(), copy);
     data = copy;
   }
+  // A patch's own extents are one: its numbers are a row of the matrix.
+  if (stored.shape.size() > Tensor::kMaxRank) {
+    int64_t columns = 1;
+    for (const int64_t extent : stored.shape.subspan(1)) columns *= extent;
+    return make_view(data, stored.dtype, std::array{stored.shape[0], columns});
+  }
   return make_view(data, stored.dtype, stored.shape);
 }
 
@@ -32,8 +39,12 @@ Tensor as_f32(const Tensor& stored, TensorCopies& copies) {
 }  // namespace
 
 Weights bind_weights(const ModelConfig& config, std::span<const TensorRow> rows, const StoredTensors& stored,
-                     TensorCopies& copies) {
+                     TensorCopies& copies, bool vision) {
   Weights weights;
+  if (vision && config.vision) {
+    weights.vision.emplace();
+    weights.vision->layers.resize(static_cast<size_t>(config.vision->num_layers));
+  }
   weights.layers.resize(static_cast<size_t>(config.num_layers));
   for (size_t i = 0; i < weights.layers.size(); ++i)
     if (config.layer_is_moe[i]) weights.layers[i].experts.resize(static_cast<size_t>(config.num_experts));
@@ -42,7 +53,7 @@ Weights bind_weights(const ModelConfig& config, std::span<const TensorRow> rows,
     Tensor* const view = find_tensor(weights, row.role, row.piece, row.layer, row.expert);
     if (view == nullptr) continue;
     *view = view_of(stored(i), copies);
-    if (row.role == TensorRole::kRouterBias) *view = as_f32(*view, copies);
+    if (row.role == TensorRole::kRouterBias || row.piece == TensorPiece::kBias) *view = as_f32(*view, copies);
   }
   return weights;
 }

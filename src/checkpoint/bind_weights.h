@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// From the rows of the table to the text model's weights, wherever the tensors lie.
+// From the rows of the table to the model's weights, wherever the tensors lie.
 #pragma once
 
 #include <cstddef>
@@ -25,7 +25,8 @@ using StoredTensors = std::function<StoredTensor(size_t row)>;
 using TensorCopies = std::vector<std::unique_ptr<std::byte[]>>;
 
 // Views of what is stored; `copies` gets the tensors that could not be used where they lie.
+// Without `vision` its tensors are not asked for.
 Weights bind_weights(const ModelConfig& config, std::span<const TensorRow> rows, const StoredTensors& stored,
-                     TensorCopies& copies);
+                     TensorCopies& copies, bool vision = true);
 
 }  // namespace sparrow

@@ -214,10 +214,32 @@ class ReadProgress {
   std::atomic<size_t> done_{0};
 };
 
-void prefault(ThreadPool& pool, const std::vector<SafetensorsFile>& files, ReadProgress& progress) {
+bool is_left_out(const TensorRow& row, const CheckpointOptions& options) {
+  return !options.vision && row.part == LedgerPart::kVision;
+}
+
+// What there is to read of a file: all of it but the tensors that are left out.
+using Bytes = std::span<const std::byte>;
+std::vector<Bytes> runs_of(const SafetensorsFile& file, std::vector<Bytes> left_out) {
+  const Bytes all = file.mapping().bytes();
+  std::erase_if(left_out, [&](Bytes tensor) {
+    return tensor.data() < all.data() || tensor.data() >= all.data() + all.size();
+  });
+  std::ranges::sort(left_out, {}, [](Bytes tensor) { return tensor.data(); });
+  std::vector<Bytes> runs;
+  const std::byte* at = all.data();
+  for (const Bytes tensor : left_out) {
+    runs.emplace_back(at, tensor.data());
+    at = tensor.data() + tensor.size();
+  }
+  runs.emplace_back(at, all.data() + all.size());
+  return runs;
+}
+
+void prefault(ThreadPool& pool, const SafetensorsFile& file, const std::vector<Bytes>& runs,
+              ReadProgress& progress) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
-  for (const SafetensorsFile& file : files) {
-    const std::span<const std::byte> bytes = file.mapping().bytes();
+  for (const Bytes bytes : runs) {
     const size_t num_chunks = ceil_div(bytes.size(), kPrefaultChunk);
     pool.parallel_for(static_cast<int64_t>(num_chunks), [&](int64_t i, int worker) {
       const size_t begin = static_cast<size_t>(i) * kPrefaultChunk;
@@ -259,6 +281,10 @@ Status read_through(const Shards& shards, const std::vector<TensorRow>& rows,
                     const CheckpointOptions& options) {
   size_t file_bytes = 0, checked_bytes = 0;
   for (const SafetensorsFile& file : shards.files) file_bytes += file.mapping().bytes().size();
+  std::vector<Bytes> left_out;
+  for (const TensorRow& row : rows)
+    if (is_left_out(row, options)) left_out.push_back(shards.tensors.at(row.spec.name).bytes());
+  for (const Bytes tensor : left_out) file_bytes -= tensor.size();
   // Beyond the size of the memory, each page read would push out another one.
   const size_t memory_bytes =
       static_cast<size_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<size_t>(::sysconf(_SC_PAGESIZE));
@@ -275,7 +301,8 @@ Status read_through(const Shards& shards, const std::vector<TensorRow>& rows,
   }
   ReadProgress progress(options.progress, reads_all ? file_bytes : checked_bytes);
   ThreadPool pool(ThreadPool::default_size());
-  if (reads_all) prefault(pool, shards.files, progress);
+  for (const SafetensorsFile& file : shards.files)
+    if (reads_all) prefault(pool, file, runs_of(file, left_out), progress);
   SPARROW_TRY(check_quantised(pool, checked, shards.tensors, reads_all ? nullptr : &progress));
   progress.finish();
   return Ok{};
@@ -312,11 +339,13 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& dir, const Chec
     const Found& found = shards.tensors.at(rows[row].spec.name);
     return {found.bytes(), *found.entry->dtype, found.entry->shape};
   };
-  checkpoint.weights_ = bind_weights(checkpoint.config_, rows, stored, checkpoint.copies_);
+  checkpoint.weights_ = bind_weights(checkpoint.config_, rows, stored, checkpoint.copies_, options.vision);
   SPARROW_TRY(read_kv_scales(names, shards.tensors, checkpoint.weights_));
-  checkpoint.num_tensors_ = rows.size();
-  for (const TensorRow& row : rows)
+  for (const TensorRow& row : rows) {
+    if (is_left_out(row, options)) continue;
+    ++checkpoint.num_tensors_;
     checkpoint.weight_bytes_ += shards.tensors.at(row.spec.name).bytes().size();
+  }
   checkpoint.files_ = std::move(shards.files);
   return checkpoint;
 }

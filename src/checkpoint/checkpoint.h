@@ -24,6 +24,8 @@ struct CheckpointOptions {
   bool prefault = true;
   // Look for scales that are no numbers. A GPU does so when it takes them in: no page is read twice.
   bool check_scales = true;
+  // Without it the vision tower's tensors must be there all the same, but nobody reads them.
+  bool vision = true;
   ProgressFn progress;    // bytes read, bytes in all
   std::string overrides;  // JSON to lay over config.json; empty: none
 };

@@ -64,7 +64,9 @@ Result<Checkpoint> Checkpoint::random(const std::filesystem::path& dir, uint64_t
                                       const CheckpointOptions& options) {
   Checkpoint checkpoint;
   checkpoint.config_ = SPARROW_TRY(load_config(dir, options.overrides));
-  const std::vector<TensorRow> rows = tensor_table(checkpoint.config_);
+  std::vector<TensorRow> rows = tensor_table(checkpoint.config_);
+  if (!options.vision)
+    std::erase_if(rows, [](const TensorRow& row) { return row.part == LedgerPart::kVision; });
   std::vector<size_t> offsets;
   size_t total = 0;
   for (const TensorRow& row : rows) {
@@ -88,7 +90,7 @@ Result<Checkpoint> Checkpoint::random(const std::filesystem::path& dir, uint64_t
     const TensorSpec& spec = rows[row].spec;
     return {{base + offsets[row], spec.bytes()}, spec.dtype, spec.shape};
   };
-  checkpoint.weights_ = bind_weights(checkpoint.config_, rows, stored, checkpoint.copies_);
+  checkpoint.weights_ = bind_weights(checkpoint.config_, rows, stored, checkpoint.copies_, options.vision);
   checkpoint.num_tensors_ = rows.size();
   return checkpoint;
 }

@@ -34,6 +34,7 @@ enum class TensorRole : uint8_t {
   kFinalNorm,
   kHead,
 
+  // From here on: the vision tower and what follows it.
   kVisionPatch,
   kVisionPreNorm,
   kVisionNorm1,

@@ -5,15 +5,23 @@
 namespace sparrow {
 namespace {
 
-// A matrix, or a vector, which has no scales. T is Tensor or const Tensor.
+// A matrix, or a vector, which has no scales; some have a bias. T is Tensor or const Tensor.
 template <typename T>
 struct Slot {
   T* values = nullptr;
   T* scales = nullptr;
+  T* bias = nullptr;
 
   Slot() = default;
   Slot(T& vector) : values(&vector) {}
-  Slot(auto& matrix) : values(&matrix.values), scales(&matrix.scales) {}
+  Slot(auto& matrix) requires requires { matrix.values; } : values(&matrix.values), scales(&matrix.scales) {
+  }
+  Slot(auto& biased) requires requires {
+    biased.matrix;
+  } : values(&biased.matrix.values), bias(&biased.bias) {
+  }
+  Slot(auto& norm) requires requires { norm.weight; } : values(&norm.weight), bias(&norm.bias) {
+  }
 };
 
 template <typename T>
@@ -60,7 +68,53 @@ Slot<T> find_in_layer(auto& layer, TensorRole role, int expert) {
 }
 
 template <typename T>
+Slot<T> find_in_vision_layer(auto& layer, TensorRole role) {
+  switch (role) {
+    case TensorRole::kVisionNorm1:
+      return layer.norm1;
+    case TensorRole::kVisionQ:
+      return layer.q;
+    case TensorRole::kVisionK:
+      return layer.k;
+    case TensorRole::kVisionV:
+      return layer.v;
+    case TensorRole::kVisionO:
+      return layer.o;
+    case TensorRole::kVisionNorm2:
+      return layer.norm2;
+    case TensorRole::kVisionUp:
+      return layer.up;
+    case TensorRole::kVisionDown:
+      return layer.down;
+    default:
+      return {};
+  }
+}
+
+template <typename T>
+Slot<T> find_in_vision(auto& vision, TensorRole role, int layer) {
+  switch (role) {
+    case TensorRole::kVisionPatch:
+      return vision.patch;
+    case TensorRole::kVisionPreNorm:
+      return vision.pre_norm;
+    case TensorRole::kProjectorUp:
+      return vision.projector_up;
+    case TensorRole::kProjectorDown:
+      return vision.projector_down;
+    case TensorRole::kMergerUp:
+      return vision.merger_up;
+    case TensorRole::kMergerDown:
+      return vision.merger_down;
+    default:
+      return find_in_vision_layer<T>(vision.layers[static_cast<size_t>(layer)], role);
+  }
+}
+
+template <typename T>
 Slot<T> find_slot(auto& weights, TensorRole role, int layer, int expert) {
+  if (role >= TensorRole::kVisionPatch)
+    return weights.vision ? find_in_vision<T>(*weights.vision, role, layer) : Slot<T>();
   switch (role) {
     case TensorRole::kEmbed:
       return weights.embed;
@@ -78,8 +132,15 @@ Slot<T> find_slot(auto& weights, TensorRole role, int layer, int expert) {
 
 Tensor* find_tensor(Weights& weights, TensorRole role, TensorPiece piece, int layer, int expert) {
   const auto slot = find_slot<Tensor>(weights, role, layer, expert);
-  if (piece == TensorPiece::kValues) return slot.values;
-  return piece == TensorPiece::kScales ? slot.scales : nullptr;
+  switch (piece) {
+    case TensorPiece::kValues:
+      return slot.values;
+    case TensorPiece::kScales:
+      return slot.scales;
+    case TensorPiece::kBias:
+      return slot.bias;
+  }
+  return nullptr;
 }
 
 ops::Weight find_weight(const Weights& weights, TensorRole role, int layer, int expert) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights: views of the text model's tensors, as stored. Whoever opened the checkpoint keeps the memory
+// Weights: views of the model's tensors, as stored. Whoever opened the checkpoint keeps the memory
 // alive.
 #pragma once
 
@@ -33,15 +33,40 @@ struct LayerWeights {
   std::vector<ops::MlpWeights> experts;
 };
 
+// Biases are always F32.
+struct BiasedWeight {
+  ops::Weight matrix;
+  Tensor bias;
+};
+
+struct NormWeights {
+  Tensor weight, bias;
+};
+
+struct VisionLayerWeights {
+  NormWeights norm1, norm2;
+  BiasedWeight q, k, v, o;
+  BiasedWeight up, down;
+};
+
+struct VisionWeights {
+  ops::Weight patch;  // [tower's hidden size, numbers of a patch]
+  NormWeights pre_norm;
+  std::vector<VisionLayerWeights> layers;
+  BiasedWeight projector_up, projector_down, merger_up, merger_down;
+};
+
 struct Weights {
   Tensor embed;  // [vocab_size, hidden_size]
   Tensor final_norm;
   ops::Weight head;  // [vocab_size, hidden_size]
   std::vector<LayerWeights> layers;
+  // Nothing where the model has no vision, or it was left out.
+  std::optional<VisionWeights> vision;
 };
 
-// The view of a role's values, scales or bias; layer and expert are -1 where the role has none. nullptr: the
-// text model has no such tensor.
+// The view of a role's values, scales or bias; layer and expert are -1 where the role has none. nullptr:
+// there is no place for such a tensor.
 Tensor* find_tensor(Weights& weights, TensorRole role, TensorPiece piece, int layer, int expert);
 
 // Both views of a matrix, or a vector's one.
