@@ -31,6 +31,13 @@ std::vector<T> TensorFile::read(const std::string& name) const {
 
 template std::vector<int32_t> TensorFile::read<int32_t>(const std::string&) const;
 template std::vector<float> TensorFile::read<float>(const std::string&) const;
+template std::vector<uint8_t> TensorFile::read<uint8_t>(const std::string&) const;
+
+std::vector<std::string> TensorFile::names() const {
+  std::vector<std::string> all;
+  for (const auto& [name, entry] : file_.header().entries) all.push_back(name);
+  return all;
+}
 
 double relative_error(std::span<const float> a, std::span<const float> b) {
   if (a.size() != b.size() || a.empty()) return std::numeric_limits<double>::infinity();

@@ -24,6 +24,8 @@ class TensorFile {
   bool has(const std::string& name) const { return file_.find(name) != nullptr; }
   std::vector<int32_t> ints(const std::string& name) const { return read<int32_t>(name); }
   std::vector<float> floats(const std::string& name) const { return read<float>(name); }
+  std::vector<uint8_t> bytes(const std::string& name) const { return read<uint8_t>(name); }
+  std::vector<std::string> names() const;
   std::vector<int64_t> shape(const std::string& name) const { return file_.find(name)->shape; }
 
  private:
