@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 
 namespace sparrow::cli {
 namespace {

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "base/dtype.h"
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 #include "checkpoint/random/synthetic.h"
 #include "cli/args/args_parts.h"
 #include "cli/commands.h"

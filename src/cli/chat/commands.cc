@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "base/strf.h"
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 #include "cli/chat/session.h"
 
 namespace sparrow::cli {

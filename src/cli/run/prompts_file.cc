@@ -7,7 +7,7 @@
 
 #include "base/json/json.h"
 #include "base/json/json_writer.h"
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 
 namespace sparrow::cli {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/strf.h"
-#include "base/suggest.h"
+#include "base/text/suggest.h"
 
 namespace sparrow {
 namespace {
