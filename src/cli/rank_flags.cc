@@ -27,8 +27,11 @@ PlaceFlags RankFlags::place() const {
 }
 
 Status RankFlags::check_alone() const {
-  const std::pair<const char*, std::optional<int>> about_ranks[] = {
-      {"--rank", rank}, {"--world-size", world_size}, {"--nnodes", num_nodes}, {"--node-rank", node_rank}};
+  const std::pair<const char*, std::optional<int>> about_ranks[] = {{"--rank", rank},
+                                                                    {"--world-size", world_size},
+                                                                    {"--nnodes", num_nodes},
+                                                                    {"--node-rank", node_rank},
+                                                                    {"--join-timeout", join_timeout_seconds}};
   for (const auto& [flag, value] : about_ranks)
     if (value)
       return Error{

@@ -18,6 +18,7 @@ struct RankFlags {
   std::optional<int> rank, world_size;      // or it is one of them
   std::string rendezvous;
   std::filesystem::path token_file;
+  std::optional<int> join_timeout_seconds;
   bool share_gpu = false;  // several ranks on one GPU, for tests
 
   PlaceFlags place() const;

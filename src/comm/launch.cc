@@ -152,6 +152,13 @@ Status fill_rendezvous(RankPlace& place, const PlaceFlags& flags, const Environm
 
 }  // namespace
 
+Status check_token(const RankPlace& place, std::string_view token) {
+  if (!token.empty() || place.world == place.local_world) return Ok{};
+  return invalid(strf(
+      "ranks on {} nodes need a token: --token-file or SPARROW_TOKEN, the same on all (openssl rand -hex 32)",
+      place.world / place.local_world));
+}
+
 Result<HostPort> parse_host_port(std::string_view text, std::string_view name) {
   const size_t colon = text.rfind(':');
   const std::string_view host = text.substr(0, colon);

@@ -32,6 +32,9 @@ struct PlaceFlags {
   std::string rendezvous;                   // --rendezvous
 };
 
+// What ranks of several nodes need: without a token anybody who reaches the port could be one of them.
+Status check_token(const RankPlace& place, std::string_view token);
+
 // Of a variable: nullptr where it is not set, as std::getenv does.
 using GetEnv = std::function<const char*(const char*)>;
 

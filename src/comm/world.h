@@ -22,7 +22,7 @@ namespace sparrow {
 struct WorldOptions {
   Grid grid;                  // its rank is this process
   RankPlace place;            // rank and world are the grid's
-  std::string token;          // a secret of all ranks; may be empty while they all are on one node
+  std::string token;          // a secret of all ranks; may be empty where they all are on one node
   std::string build;          // of the program: equal on all ranks
   std::string config_digest;  // of all that decides what is computed: equal on all ranks
   std::string gpu_uuid;       // empty: this rank has no GPU

@@ -43,13 +43,15 @@ Options parsed(std::vector<const char*> args) {
 }
 
 TEST(RankFlags, ComeFromTheCommandLine) {
-  const RankFlags serve = parsed<ServeOptions>({"serve", "m", "--tensor-parallel-size", "4", "--dp", "2",
-                                                "--expert-parallel", "--nnodes", "2", "--node-rank", "1",
-                                                "--rendezvous", "n:9", "--token-file", "t", "--share-gpu"})
-                              .ranks;
+  const RankFlags serve =
+      parsed<ServeOptions>({"serve", "m", "--tensor-parallel-size", "4", "--dp", "2", "--expert-parallel",
+                            "--nnodes", "2", "--node-rank", "1", "--rendezvous", "n:9", "--token-file", "t",
+                            "--share-gpu", "--join-timeout", "7"})
+          .ranks;
   EXPECT_EQ(serve.grid, (Grid{.tp = 4, .dp = 2, .expert_parallel = true}));
   EXPECT_TRUE(serve.share_gpu);
   EXPECT_EQ(serve.token_file, "t");
+  EXPECT_EQ(serve.join_timeout_seconds, 7);
   const PlaceFlags place = serve.place();
   EXPECT_EQ(place.world, 8);
   EXPECT_EQ(place.num_nodes, 2);

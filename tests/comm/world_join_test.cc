@@ -144,11 +144,16 @@ TEST(WorldJoin, WithoutTheTokenNobodyGetsIn) {
                                                    "[0-9]+ has another token"));
 }
 
-TEST(WorldJoin, WithoutATokenNobodyListensToOtherMachines) {
-  WorldOptions options = test_world({.tp = 2}, 0, 1, 29500);
-  options.token = "";
-  options.place.rendezvous = "192.0.2.1:29500";
-  EXPECT_EQ(join_line(options), "--rendezvous 192.0.2.1:29500 can be reached by others: ranks need a token");
+TEST(WorldJoin, SeveralNodesNeedAToken) {
+  // Also where they are one machine: whoever runs there could be a rank.
+  for (const char* at : {"192.0.2.1:29500", "127.0.0.1:29500", "localhost:29500"}) {
+    WorldOptions options = test_world({.tp = 2}, 0, 1, 29500);
+    options.token = "";
+    options.place.rendezvous = at;
+    EXPECT_EQ(join_line(options),
+              "ranks on 2 nodes need a token: --token-file or SPARROW_TOKEN, the same on all (openssl rand "
+              "-hex 32)");
+  }
 }
 
 TEST(WorldJoin, PlacesThatMakeNoSenseAreRefused) {

@@ -8,7 +8,7 @@ namespace sparrow::cli {
 namespace {
 
 const char* const kGroup = "Several GPUs";
-constexpr int kMaxRanks = 1024;
+constexpr int kMaxRanks = 1024, kMaxJoinSeconds = 86'400;
 
 }  // namespace
 
@@ -45,8 +45,14 @@ void add_ranks(CLI::App* command, RankFlags& o) {
       ->group(kGroup);
   command
       ->add_option("--token-file", o.token_file,
-                   "Secret that all nodes know (default: SPARROW_TOKEN); needed off this machine")
+                   "Secret that all ranks know (default: SPARROW_TOKEN); needed with several nodes")
       ->type_name("FILE")
+      ->group(kGroup);
+  command
+      ->add_option("--join-timeout", o.join_timeout_seconds,
+                   "How long ranks wait for each other at the start (default 60)")
+      ->check(CLI::Range(1, kMaxJoinSeconds))
+      ->type_name("SECONDS")
       ->group(kGroup);
   number("--rank", o.rank, 0,
          "This process is one GPU's alone, and this one (default: mpirun, srun, torchrun say)");

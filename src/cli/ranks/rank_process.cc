@@ -71,7 +71,7 @@ Result<std::optional<RankPlace>> own_place(const RankFlags& flags) {
 
 Result<int> start_ranks(const RankFlags& flags, const std::string& command) {
   const auto places = SPARROW_TRY(local_places(flags.place(), environment(), ""));
-  SPARROW_TRY(read_token(flags, environment()));
+  SPARROW_TRY(check_token(places.front(), SPARROW_TRY(read_token(flags, environment()))));
   if (places.front().rendezvous.empty()) make_token(flags);
   name_job();
   return supervise(places, own_arguments(), command);
@@ -130,6 +130,7 @@ Result<std::unique_ptr<RankProcess>> RankProcess::join(const RankFlags& flags, c
                        .config_digest = digest,
                        .share_gpu = flags.share_gpu};
   options.grid.rank = place.rank;
+  if (flags.join_timeout_seconds) options.join_timeout = std::chrono::seconds(*flags.join_timeout_seconds);
   auto world = SPARROW_TRY(World::join(options));
   return std::unique_ptr<RankProcess>(new RankProcess(std::move(world)));
 }

@@ -89,8 +89,7 @@ Result<std::vector<NodeSockets>> connect_nodes(World& world, const WorldOptions&
     all.push_back({members, options.grid.rank, options.place.local_world});
   const auto leads = [](const Membership& of) { return of.several_nodes() && of.leads(); };
   std::vector<Fd> listeners;
-  if (std::any_of(all.begin(), all.end(), leads))
-    listeners.push_back(SPARROW_TRY(listen_tcp(0, options.token.empty())));
+  if (std::any_of(all.begin(), all.end(), leads)) listeners.push_back(SPARROW_TRY(listen_tcp(0)));
   const int port = listeners.empty() ? 0 : port_of(listeners[0]);
   const Bytes mine = Packer().text(address).number(static_cast<uint64_t>(port)).take();
   std::optional<Door> door;

@@ -75,8 +75,7 @@ class Rendezvous {
 Result<Meeting> Rendezvous::host() {
   std::vector<Fd> listeners;
   if (local_world() > 1) listeners.push_back(SPARROW_TRY(listen_unix(node_socket())));
-  // Without a token nobody off this machine gets to see the port.
-  if (num_nodes() > 1) listeners.push_back(SPARROW_TRY(listen_tcp(at_.port, options_.token.empty())));
+  if (num_nodes() > 1) listeners.push_back(SPARROW_TRY(listen_tcp(at_.port)));
   meeting_.memory = SPARROW_TRY(SharedMemory::create(memory_bytes_));
   expected_ = (world() - 1) + (local_world() - 1) + (num_nodes() - 1);
   hellos_.push_back(hello_of(options_, Purpose::kControl));
@@ -211,6 +210,8 @@ Status Rendezvous::share_memory() {
   const Fd socket = SPARROW_TRY(enter(connect_unix(node_socket(), give_up), options_.token,
                                       hello_of(options_, Purpose::kMemory), give_up));
   const Frame frame = SPARROW_TRY(receive_frame(socket, kMaxGreeting, give_up));
+  // Rank 0 may hear of this rank here first.
+  if (frame.type == FrameType::kRefuse) return Error{Errc::kInvalidArgument, Unpacker(frame.payload).text()};
   if (frame.type != FrameType::kMemory) return Error{Errc::kCorrupt, "no memory from the node's first rank"};
   Fd memory = SPARROW_TRY(receive_fd(socket, give_up));
   meeting_.memory = SPARROW_TRY(SharedMemory::open(std::move(memory), memory_bytes_));
@@ -253,7 +254,7 @@ Status check(const WorldOptions& options) {
                         place.rank, place.local_rank, place.local_world));
   if (place.world > place.local_world && place.rendezvous.empty())
     return invalid("several nodes need --rendezvous HOST:PORT");
-  return Ok{};
+  return check_token(place, options.token);
 }
 
 }  // namespace
@@ -261,13 +262,8 @@ Status check(const WorldOptions& options) {
 Result<Meeting> meet(const WorldOptions& options, size_t memory_bytes) {
   SPARROW_TRY(check(options));
   HostPort at;
-  if (options.place.world > options.place.local_world) {
+  if (options.place.world > options.place.local_world)
     at = SPARROW_TRY(parse_host_port(options.place.rendezvous, "--rendezvous"));
-    if (options.token.empty() && !SPARROW_TRY(is_loopback(at.host)))
-      return Error{
-          Errc::kInvalidArgument,
-          strf("--rendezvous {} can be reached by others: ranks need a token", options.place.rendezvous)};
-  }
   Rendezvous rendezvous(options, std::move(at), memory_bytes);
   return options.grid.rank == 0 ? rendezvous.host() : rendezvous.visit();
 }

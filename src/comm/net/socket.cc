@@ -57,15 +57,6 @@ Result<Addresses> resolve(const std::string& host, int port) {
   return Addresses(found, &freeaddrinfo);
 }
 
-bool is_loopback(const addrinfo& address) {
-  if (address.ai_family == AF_INET) {
-    const auto* v4 = reinterpret_cast<const sockaddr_in*>(address.ai_addr);
-    return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
-  }
-  const auto* v6 = reinterpret_cast<const sockaddr_in6*>(address.ai_addr);
-  return address.ai_family == AF_INET6 && IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr);
-}
-
 // Connected, or the reason why not.
 Result<Fd> connect_once(int family, const sockaddr* address, socklen_t length, const GiveUp& give_up) {
   Fd socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -139,10 +130,9 @@ Result<Fd> connect_unix(const std::string& name, const GiveUp& give_up) {
   return socket;
 }
 
-Result<Fd> listen_tcp(int port, bool loopback_only) {
+Result<Fd> listen_tcp(int port) {
   // One socket for both families, where the machine has IPv6.
   for (const int family : {AF_INET6, AF_INET}) {
-    if (loopback_only && family == AF_INET6) continue;
     Fd socket(::socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket) continue;
     const int on = 1, off = 0;
@@ -153,7 +143,7 @@ Result<Fd> listen_tcp(int port, bool loopback_only) {
     v4.sin_family = AF_INET;
     v6.sin6_port = v4.sin_port = htons(static_cast<uint16_t>(port));
     v6.sin6_addr = in6addr_any;
-    v4.sin_addr.s_addr = htonl(loopback_only ? INADDR_LOOPBACK : INADDR_ANY);
+    v4.sin_addr.s_addr = htonl(INADDR_ANY);
     if (family == AF_INET6) setsockopt(socket.get(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off);
     const bool is_v6 = family == AF_INET6;
     const int rc = is_v6 ? bind(socket.get(), reinterpret_cast<const sockaddr*>(&v6), sizeof v6)
@@ -183,13 +173,6 @@ Result<Fd> connect_tcp(const std::string& host, int port, const GiveUp& give_up)
     }
     return last;
   });
-}
-
-Result<bool> is_loopback(const std::string& host) {
-  const Addresses addresses = SPARROW_TRY(resolve(host, 0));
-  for (const addrinfo* at = addresses.get(); at != nullptr; at = at->ai_next)
-    if (!is_loopback(*at)) return false;
-  return true;
 }
 
 Fd accept_one(const Fd& listener) {

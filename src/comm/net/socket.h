@@ -21,12 +21,10 @@ GiveUp at_deadline(std::chrono::steady_clock::time_point deadline);
 Result<Fd> listen_unix(const std::string& name);
 // Waits for somebody to listen there. Refuses a listener of another user.
 Result<Fd> connect_unix(const std::string& name, const GiveUp& give_up);
-// Any address of this machine, or loopback alone. Port 0: one that is free.
-Result<Fd> listen_tcp(int port, bool loopback_only);
+// At any address of this machine. Port 0: one that is free.
+Result<Fd> listen_tcp(int port);
 int port_of(const Fd& listener);
 Result<Fd> connect_tcp(const std::string& host, int port, const GiveUp& give_up);
-// Whether nobody but this machine can connect to it. A name counts by what it resolves to.
-Result<bool> is_loopback(const std::string& host);
 
 // Nullopt-like: an empty Fd where nobody is there now, or whoever was is another user.
 Fd accept_one(const Fd& listener);

@@ -121,7 +121,7 @@ WorldOptions test_world(const Grid& grid, int rank, int local_world, int port) {
 }
 
 int free_port() {
-  const Result<Fd> listener = listen_tcp(0, true);
+  const Result<Fd> listener = listen_tcp(0);
   return listener.ok() ? port_of(*listener.operator->()) : 0;
 }
 
