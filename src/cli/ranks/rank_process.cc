@@ -22,9 +22,9 @@
 namespace sparrow::cli {
 namespace {
 
-// How long a process that lost a rank still lives. The first answers clients and probes meanwhile; all are
-// below what a supervisor gives them.
-constexpr std::chrono::milliseconds kLeaderGrace{1500}, kFollowerGrace{1000};
+// How long a process that lost a rank still lives: rank 0 answers clients and probes meanwhile, the others
+// only say why. A silent rank is noticed within 3.25 s, so all are gone within 5 s of its last sign of life.
+constexpr std::chrono::milliseconds kLeaderGrace{1250}, kFollowerGrace{300};
 // Steps between two comparisons of what ranks hold alike.
 constexpr int kCompareEvery = 1000;
 

@@ -40,6 +40,7 @@ struct Rank {
   std::string held;         // of that
   std::optional<int> wait;  // its status, once it has ended
   bool killed = false;      // by us
+  bool stopped = false;     // it does not run, but might again
 
   bool ended_by_itself() const { return wait && !killed && WIFEXITED(*wait); }
 };
@@ -130,7 +131,11 @@ class Supervisor {
       if (info.ssi_signo != SIGCHLD) forward(static_cast<int>(info.ssi_signo));
     for (Rank& rank : ranks_) take_output(rank);
     for (Rank& rank : ranks_) reap(rank);
-    if (deadline_ && Clock::now() >= *deadline_) kill_all();
+    if (!deadline_) return;
+    const bool is_over = Clock::now() >= *deadline_;
+    for (Rank& rank : ranks_)
+      if (is_over || rank.stopped) kill(rank);  // who is stopped has no use for more time
+    if (is_over) deadline_.reset();
   }
 
   void take_output(Rank& rank) {
@@ -149,7 +154,13 @@ class Supervisor {
 
   void reap(Rank& rank) {
     int status = 0;
-    if (!is_alive(rank) || ::waitpid(rank.pid, &status, WNOHANG) != rank.pid) return;
+    while (is_alive(rank) && ::waitpid(rank.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) == rank.pid) {
+      rank.stopped = WIFSTOPPED(status);
+      if (!WIFSTOPPED(status) && !WIFCONTINUED(status)) return ended(rank, status);
+    }
+  }
+
+  void ended(Rank& rank, int status) {
     rank.wait = status;
     if (rank.killed || first_code_.value_or(0) != 0) return;
     // The others end well because rank 0 told them to; it may be busy for a while with its own end, and what
@@ -166,14 +177,15 @@ class Supervisor {
                ::strsignal(WTERMSIG(status))));
   }
 
+  void kill(Rank& rank) {
+    if (!is_alive(rank) || std::exchange(rank.killed, true)) return;
+    ::kill(rank.pid, SIGKILL);
+    if (first_code_.value_or(0) == 0) first_code_ = kExitLostRank;
+  }
+
   void kill_all() {
     deadline_.reset();
-    for (Rank& rank : ranks_)
-      if (is_alive(rank)) {
-        rank.killed = true;
-        ::kill(rank.pid, SIGKILL);
-        if (first_code_.value_or(0) == 0) first_code_ = kExitLostRank;
-      }
+    for (Rank& rank : ranks_) kill(rank);
   }
 
   // Rank 0 decides when all end. Where it is on another node, it is told there.

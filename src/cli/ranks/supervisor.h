@@ -2,7 +2,7 @@
 // Supervisor: starts the ranks of a node as processes, where no launcher did, and outlives them. It has
 // neither threads nor a GPU. Signals that it gets go to rank 0, once; its ranks are a process group each, so
 // that a terminal signals nobody else. Ranks end together: when one has ended the others get a moment, and
-// are killed then, also those that are stopped. They do not outlive it, however it ends.
+// are killed then; those that are stopped at once. They do not outlive it, however it ends.
 #pragma once
 
 #include <string>

@@ -22,7 +22,7 @@ constexpr std::chrono::seconds kNewsTime{2};
 constexpr std::chrono::milliseconds kLastWords{200};  // to say who failed, when this process goes
 
 std::chrono::milliseconds ping_interval(std::chrono::milliseconds timeout) {
-  return std::max(timeout / 6, std::chrono::milliseconds(5));
+  return std::max(timeout / 12, std::chrono::milliseconds(5));
 }
 
 }  // namespace
