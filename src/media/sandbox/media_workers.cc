@@ -73,7 +73,10 @@ Result<uint64_t> MediaWorkers::submit(MediaJob job) {
   if (bytes > options_.max_input_bytes)
     return Error{Errc::kInvalidArgument,
                  strf("{} bytes to decode; at most {} are allowed", bytes, options_.max_input_bytes)};
-  SPARROW_CHECK_LE(job.max_output_bytes, options_.max_output_bytes);
+  if (job.max_output_bytes > options_.max_output_bytes)
+    return Error{Errc::kInvalidArgument,
+                 strf("a picture of {} bytes as the model sees it; at most {} are allowed",
+                      job.max_output_bytes, options_.max_output_bytes)};
   uint64_t id = 0;
   {
     const std::lock_guard lock(mutex_);

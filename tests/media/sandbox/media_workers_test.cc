@@ -217,6 +217,9 @@ TEST(MediaWorkers, FullQueuesRefuseAndRoomComesBack) {
   const auto large = workers->submit(outcomes.job("c", "reverse", std::string(2 << 20, 'x')));
   ASSERT_FALSE(large.ok());
   EXPECT_EQ(large.error().code, Errc::kInvalidArgument);
+  MediaJob wide = outcomes.job("c", "reverse", "abc");
+  wide.max_output_bytes = 2 << 20;
+  EXPECT_EQ(workers->submit(std::move(wide)).error().code, Errc::kInvalidArgument);
 }
 
 TEST(MediaWorkers, OwnersTakeTurns) {

@@ -81,7 +81,11 @@ const std::map<std::string_view, std::function<size_t(Output)>>& deeds() {
     return [=](Output) { return ::syscall(arguments...) >= 0 ? size_t{0} : size_t{0}; };
   };
   static const std::map<std::string_view, std::function<size_t(Output)>> all{
-      {"segv", [](Output) -> size_t { return *reinterpret_cast<volatile size_t*>(16); }},
+      {"segv",
+       [](Output) -> size_t {
+         volatile size_t* volatile nowhere = nullptr;
+         return *nowhere;
+       }},
       {"abort", [](Output) -> size_t { std::abort(); }},
       {"exit", [](Output) -> size_t { ::_exit(0); }},
       {"stack", [](Output) -> size_t { return static_cast<size_t>(dive(0)); }},
@@ -146,7 +150,7 @@ Result<size_t> work(std::span<const std::byte> options, std::span<const std::byt
 }  // namespace
 
 int main(int argc, char**) {
-  if (argc > 1) return 1;  // "a program that does not start"
+  if (argc > 1) return 1;  // a program that does not start
   start_report = what_is_there();
   deeds();
   return sparrow::run_media_worker(work);
