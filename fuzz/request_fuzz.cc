@@ -87,8 +87,8 @@ void answer(const openai::ServedModel& model, std::unique_ptr<openai::Prepared> 
   if (!generation.streams()) SPARROW_CHECK(JsonDocument::parse(generation.response(), "an answer").ok());
 }
 
-void complete(const openai::ServedModel& model, openai::Endpoint endpoint, std::string_view body) {
-  auto prepared = openai::prepare(endpoint, body, model);
+void complete(const openai::ServedModel& model, const openai::Api& api, std::string_view body) {
+  auto prepared = openai::prepare(api, body, model);
   if (!prepared.ok()) return check_refused(prepared.error());
   const Request& request = (*prepared)->request;
   SPARROW_CHECK(!request.prompts.empty());
@@ -102,8 +102,8 @@ void complete(const openai::ServedModel& model, openai::Endpoint endpoint, std::
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static Served served;
   const std::string_view body(reinterpret_cast<const char*>(data), size);
-  complete(served.model, openai::Endpoint::kChat, body);
-  complete(served.model, openai::Endpoint::kCompletion, body);
+  complete(served.model, openai::kChatApi, body);
+  complete(served.model, openai::kCompletionApi, body);
   for (const auto& text : {openai::tokenize(body, served.model), openai::detokenize(body, served.model)}) {
     if (!text.ok()) check_refused(text.error());
     if (text.ok()) SPARROW_CHECK(JsonDocument::parse(text.value(), "ids or text").ok());

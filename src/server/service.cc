@@ -119,9 +119,9 @@ std::optional<HttpResponse> Service::check_head(const HttpRequest& request) cons
 net::awaitable<void> Service::handle(Exchange& exchange) {
   const HttpRequest& request = exchange.request();
   if (request.path == "/v1/chat/completions") {
-    co_await complete(exchange, openai::Endpoint::kChat);
+    co_await complete(exchange, openai::kChatApi);
   } else if (request.path == "/v1/completions") {
-    co_await complete(exchange, openai::Endpoint::kCompletion);
+    co_await complete(exchange, openai::kCompletionApi);
   } else if (request.path == "/tokenize" || request.path == "/detokenize") {
     co_await convert(exchange);
   } else {

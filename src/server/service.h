@@ -53,12 +53,12 @@ class Service {
  private:
   struct Pump;
 
-  net::awaitable<void> complete(Exchange& exchange, openai::Endpoint endpoint);
-  net::awaitable<Result<Pump>> start(Exchange& exchange, openai::Endpoint endpoint);
+  net::awaitable<void> complete(Exchange& exchange, const openai::Api& api);
+  net::awaitable<Result<Pump>> start(Exchange& exchange, const openai::Api& api);
   // Before the engine (service_prepare.cc).
   Result<std::string> admit(Exchange& exchange, KeyTicket& ticket);  // gives the key's id
   net::awaitable<Result<std::unique_ptr<openai::Prepared>>> prepare(Exchange& exchange,
-                                                                    openai::Endpoint endpoint,
+                                                                    const openai::Api& api,
                                                                     KeyTicket& ticket);
   net::awaitable<void> convert(Exchange& exchange);
   net::awaitable<void> answer_whole(Exchange& exchange, Pump& pump);

@@ -22,7 +22,6 @@ constexpr int64_t kInlineEntries = 8192;
 constexpr size_t kInlineBytes = 8 << 10;
 // Of a large answer, written at a time.
 constexpr size_t kPieceBytes = 256 << 10;
-constexpr std::string_view kKeepAliveEvent = ": keep-alive\n\n";
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -81,9 +80,9 @@ struct Service::Pump {
 };
 
 // Up to the engine. What a refused request held is given back before its client is told.
-net::awaitable<Result<Service::Pump>> Service::start(Exchange& exchange, openai::Endpoint endpoint) {
+net::awaitable<Result<Service::Pump>> Service::start(Exchange& exchange, const openai::Api& api) {
   KeyTicket ticket;
-  auto prepared = co_await prepare(exchange, endpoint, ticket);
+  auto prepared = co_await prepare(exchange, api, ticket);
   if (!prepared.ok()) co_return prepared.error();
   openai::Prepared& ready = **prepared;
   if (ready.warning) exchange.annotate("warning", ready.warning);
@@ -113,9 +112,9 @@ net::awaitable<Result<Service::Pump>> Service::start(Exchange& exchange, openai:
                  .last_token = std::vector<Clock::time_point>(outputs)};
 }
 
-net::awaitable<void> Service::complete(Exchange& exchange, openai::Endpoint endpoint) {
+net::awaitable<void> Service::complete(Exchange& exchange, const openai::Api& api) {
   const bool is_long = exchange.request().body.size() > kInlineBytes;
-  Result<Pump> started = co_await start(exchange, endpoint);
+  Result<Pump> started = co_await start(exchange, api);
   if (exchange.peer_gone()) co_return;
   if (!started.ok()) {
     HttpResponse response = refuse(started.error());
@@ -197,7 +196,7 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
     }
     if (failure) {
       const int status = failure->code == Errc::kCorrupt && !engine_.failure() ? 500 : 503;
-      openai::append_event(out, error_json({.status = status, .message = failure->message}));
+      pump.generation->append_failure(out, {.status = status, .message = failure->message});
     } else if (pump.generation->num_unwritten() <= kInlineEntries) {
       pump.generation->append_chunks(out);
     } else {
@@ -206,9 +205,10 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
     }
     more |= has_pieces;
     const bool ends = failure || (pump.generation->finished() && !has_pieces);
-    if (ends) out += openai::kDoneEvent;
+    if (ends) out += pump.generation->last_event();
     // Also while tokens come that cannot be sent yet.
-    if (out.empty() && Clock::now() - written_at >= options_.keep_alive) out += kKeepAliveEvent;
+    if (out.empty() && Clock::now() - written_at >= options_.keep_alive)
+      pump.generation->append_keep_alive(out);
     if (!out.empty()) {
       if (!std::exchange(begun, true)) {
         HttpHeaders headers;
@@ -235,7 +235,7 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
 }
 
 void Service::record(Exchange& exchange, const Pump& pump) {
-  const openai::Usage usage = pump.generation->usage();
+  const Usage usage = pump.generation->usage();
   exchange.annotate("prompt_tokens", usage.prompt_tokens);
   exchange.annotate("cached_tokens", usage.cached_tokens);
   exchange.annotate("completion_tokens", usage.completion_tokens);

@@ -52,13 +52,13 @@ Result<std::string> Service::admit(Exchange& exchange, KeyTicket& ticket) {
 }
 
 net::awaitable<Result<std::unique_ptr<openai::Prepared>>> Service::prepare(Exchange& exchange,
-                                                                           openai::Endpoint endpoint,
+                                                                           const openai::Api& api,
                                                                            KeyTicket& ticket) {
   const Result<std::string> tenant = admit(exchange, ticket);
   if (!tenant.ok()) co_return tenant.error();
   const size_t bytes = exchange.request().body.size();
-  auto work = [this, endpoint, body = exchange.take_body(), tenant = tenant.value()] {
-    return openai::prepare(endpoint, body, model_, tenant);
+  auto work = [this, &api, body = exchange.take_body(), tenant = tenant.value()] {
+    return openai::prepare(api, body, model_, tenant);
   };
   co_return co_await run_in_turn(work_, exchange, tenant.value(), bytes, std::move(work));
 }

@@ -5,8 +5,8 @@
 
 #include <random>
 
+#include "server/api/stop_strings.h"
 #include "server/openai/generation.h"
-#include "server/openai/stop_strings.h"
 #include "text/synthetic/synthetic_template.h"
 #include "text/synthetic/tokenizer_training.h"
 
@@ -68,12 +68,11 @@ class OpenAiAnswers : public testing::Test {
   Generation chat(const std::string& extra) {
     return Generation(
         model_,
-        prepare(Endpoint::kChat, R"({"messages":[{"role":"user","content":"hi"}])" + extra + "}", model_)
-            .value(),
+        prepare(kChatApi, R"({"messages":[{"role":"user","content":"hi"}])" + extra + "}", model_).value(),
         "r1");
   }
   Generation completion(const std::string& fields) {
-    return Generation(model_, prepare(Endpoint::kCompletion, "{" + fields + "}", model_).value(), "r1");
+    return Generation(model_, prepare(kCompletionApi, "{" + fields + "}", model_).value(), "r1");
   }
 
   // The text as the engine would send it; the last event has the reason.

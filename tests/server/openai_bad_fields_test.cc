@@ -212,7 +212,7 @@ class BadMessageTest : public OpenAiRequests, public testing::WithParamInterface
 
 TEST_P(BadMessageTest, IsNamedWithItsPath) {
   const std::string messages = strf(R"("messages":[{{"role":"user","content":"x"}},{}])", GetParam().extra);
-  const auto result = prepare(Endpoint::kChat, "{" + messages + "}", model_);
+  const auto result = prepare(kChatApi, "{" + messages + "}", model_);
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.error().field, GetParam().field) << result.error().message;
   EXPECT_THAT(result.error().message, HasSubstr(GetParam().message));
@@ -237,7 +237,7 @@ TEST_F(OpenAiRequests, AnErrorShowsLittleOfWhatWasSent) {
         message + R"(,"tools":[{"function":{)" + member + "}}]",
         R"("messages":[{"role":)" + quoted + R"(,"content":"x"}])",
         R"("messages":[{"role":"user","content":"x",)" + member + "}]"}) {
-    const auto result = prepare(Endpoint::kChat, "{" + body + "}", model_);
+    const auto result = prepare(kChatApi, "{" + body + "}", model_);
     ASSERT_FALSE(result.ok()) << body.substr(0, 80);
     const std::string& text = result.error().message;
     EXPECT_LT(text.size(), 500u) << text.substr(0, 600);
@@ -249,19 +249,19 @@ TEST_F(OpenAiRequests, AnErrorShowsLittleOfWhatWasSent) {
 // A list of an object is right for none of them.
 TEST_F(OpenAiRequests, NoFieldTakesAValueOfAnotherType) {
   const std::string messages = R"("messages":[{"role":"user","content":"hi"}])", prompt = R"("prompt":"hi")";
-  const auto refuses = [&](Endpoint endpoint, const std::string& rest, std::string_view field) {
+  const auto refuses = [&](const Api& api, const std::string& rest, std::string_view field) {
     const bool is_rest = rest.find(field) == 1;
     const std::string body = strf(R"({{"{}":[{{}}]{}}})", field, is_rest ? "" : "," + rest);
-    const auto result = prepare(endpoint, body, model_);
+    const auto result = prepare(api, body, model_);
     ASSERT_FALSE(result.ok()) << field;
     EXPECT_TRUE(result.error().field.starts_with(field)) << field << ": " << result.error().message;
   };
   for (const Field& field : shared_fields()) {
-    refuses(Endpoint::kChat, messages, field.name);
-    refuses(Endpoint::kCompletion, prompt, field.name);
+    refuses(kChatApi, messages, field.name);
+    refuses(kCompletionApi, prompt, field.name);
   }
-  for (const Field& field : chat_fields()) refuses(Endpoint::kChat, messages, field.name);
-  for (const Field& field : completion_fields()) refuses(Endpoint::kCompletion, prompt, field.name);
+  for (const Field& field : chat_fields()) refuses(kChatApi, messages, field.name);
+  for (const Field& field : completion_fields()) refuses(kCompletionApi, prompt, field.name);
 }
 
 // Null is how clients spell "absent", also of what nobody knows.

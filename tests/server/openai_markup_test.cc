@@ -111,8 +111,7 @@ TEST_F(OpenAiMarkup, AnAnswerThatIsSentBackHasTheIdsThatWereGenerated) {
           ns + "</s>" + ns + "</invoke>\n" + ns + "</tool_call>[e~[",
       "quick</mm:think>brown fox[e~[", "the</mm:think>" + ns.substr(0, 5) + " dog[e~["};
   for (const std::string& answer : answers) {
-    auto prepared =
-        prepare(Endpoint::kChat, R"({"messages":[)" + question + "]," + tools + "}", model_).value();
+    auto prepared = prepare(kChatApi, R"({"messages":[)" + question + "]," + tools + "}", model_).value();
     std::vector<int32_t> expected = prepared->request.prompts[0];
     const std::vector<int32_t> generated = tokenizer_.encode(answer).value();
     expected.insert(expected.end(), generated.begin(), generated.end());
@@ -129,7 +128,7 @@ TEST_F(OpenAiMarkup, AnAnswerThatIsSentBackHasTheIdsThatWereGenerated) {
     const bool called = answer.find("invoke") != std::string::npos;
     const std::string next = called ? R"({"role":"tool","content":"[e~[","tool_call_id":"x"})" : question;
     const std::string body = R"({"messages":[)" + question + "," + message + "," + next + "]," + tools + "}";
-    const auto replayed = prepare(Endpoint::kChat, body, model_);
+    const auto replayed = prepare(kChatApi, body, model_);
     ASSERT_TRUE(replayed.ok()) << replayed.error().message << body;
     std::vector<int32_t> ids = replayed.value()->request.prompts[0];
     ASSERT_GT(ids.size(), expected.size());
@@ -141,7 +140,7 @@ TEST_F(OpenAiMarkup, AnAnswerThatIsSentBackHasTheIdsThatWereGenerated) {
 TEST_F(OpenAiMarkup, ACallersOwnPromptKeepsItsControlTokens) {
   const std::string prompt = "]~!b[]~b]user\nhi[e~[\n]~b]ai\n";
   EXPECT_EQ(controls(tokenized(R"({"prompt":)" + json_quoted(prompt) + "}")).size(), 4u);
-  const auto completion = prepare(Endpoint::kCompletion, R"({"prompt":)" + json_quoted(prompt) + "}", model_);
+  const auto completion = prepare(kCompletionApi, R"({"prompt":)" + json_quoted(prompt) + "}", model_);
   EXPECT_EQ(controls(completion.value()->request.prompts[0]).size(), 4u);
 }
 

@@ -63,7 +63,7 @@ TEST_F(OpenAiRequests, OneCallAtATimeWhereSeveralAreNotAllowed) {
 TEST_F(OpenAiRequests, TheLastMessageIsGoneOnWith) {
   const auto text = [&](const std::string& extra) {
     const auto prepared =
-        prepare(Endpoint::kChat,
+        prepare(kChatApi,
                 R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"bcd"}])" +
                     extra + "}",
                 model_)
@@ -81,7 +81,7 @@ TEST_F(OpenAiRequests, MessagesMayCarryWhatChangesNothing) {
   const auto ids = [&](const std::string& user, const std::string& answer, const std::string& tool,
                        const std::string& text) {
     const auto prepared = prepare(
-        Endpoint::kChat,
+        kChatApi,
         strf(
             R"({{"messages":[{{"role":"user","content":{}{}}},{{"role":"assistant","content":"b","tool_calls":)"
             R"([{{"id":"c","type":"function","function":{{"name":"f","arguments":"{{}}"}}}}]{}}},)"
@@ -109,7 +109,7 @@ TEST_F(OpenAiRequests, TheNameOfASpeakerIsAWarning) {
   const auto warning = [&](const std::string& role, const std::string& name) {
     const char* const found =
         prepare(
-            Endpoint::kChat,
+            kChatApi,
             strf(
                 R"({{"messages":[{{"role":"{}","content":"x","name":{}}},{{"role":"user","content":"y"}}]}})",
                 role, name),
@@ -127,7 +127,7 @@ TEST_F(OpenAiRequests, TheNameOfASpeakerIsAWarning) {
 // Servers hand it out under both names.
 TEST_F(OpenAiRequests, ReasoningComesBackUnderEitherName) {
   const auto ids = [&](const std::string& member) {
-    return prepare(Endpoint::kChat,
+    return prepare(kChatApi,
                    R"({"messages":[{"role":"user","content":"a"},{"role":"assistant","content":"b")" +
                        member + R"(},{"role":"tool","tool_call_id":"c","content":"d"}]})",
                    model_)
@@ -142,7 +142,7 @@ TEST_F(OpenAiRequests, ReasoningComesBackUnderEitherName) {
 
 TEST_F(OpenAiRequests, ImagesAreRefusedAndNotDropped) {
   const auto result = prepare(
-      Endpoint::kChat,
+      kChatApi,
       R"({"messages":[{"role":"user","content":[{"type":"text","text":"see"},{"type":"image_url","image_url":{"url":"x"}}]}]})",
       model_);
   ASSERT_FALSE(result.ok());
@@ -158,7 +158,7 @@ TEST_F(OpenAiRequests, AnUnknownModelIsNotFound) {
 
 TEST_F(OpenAiRequests, ABodyThatIsNoObjectIsAnError) {
   for (const char* body : {"", "[]", "5", "{", "{\"messages\":[]}", "{}", "\xff", "{\"a\":NaN}", "nul"})
-    EXPECT_FALSE(prepare(Endpoint::kChat, body, model_).ok()) << body;
+    EXPECT_FALSE(prepare(kChatApi, body, model_).ok()) << body;
 }
 
 TEST_F(OpenAiRequests, APromptLongerThanTheContextIsRefusedWithTheNumbers) {

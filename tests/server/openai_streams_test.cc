@@ -28,7 +28,7 @@ std::string block(const std::string& invokes) {
 
 struct StreamCase {
   const char* name;
-  Endpoint endpoint;
+  const Api& api;
   std::string fields;
   std::vector<std::string> outputs;
   FinishReason reason = FinishReason::kStop;
@@ -45,22 +45,22 @@ std::vector<StreamCase> stream_cases() {
   const std::string chat = R"("messages":[{"role":"user","content":"hi"}])";
   const std::string chat_logprobs = R"(,"logprobs":true,"top_logprobs":1)";
   return {
-      {"Content", Endpoint::kChat, chat, {bird}},
-      {"ThinkingThenContent", Endpoint::kChat, chat, {think + bird}},
-      {"ThinkingThenCalls", Endpoint::kChat, tools, {think + calls}},
-      {"ThinkingContentCalls", Endpoint::kChat, tools, {think + "the fox " + calls}},
-      {"ContentBetweenCalls", Endpoint::kChat, tools, {calls + "and then " + calls + "the end"}},
-      {"CutOffInACall", Endpoint::kChat, tools, {think + calls.substr(0, 60)}, FinishReason::kLength},
-      {"Logprobs", Endpoint::kChat, tools + chat_logprobs, {think + "the fox " + calls}},
+      {"Content", kChatApi, chat, {bird}},
+      {"ThinkingThenContent", kChatApi, chat, {think + bird}},
+      {"ThinkingThenCalls", kChatApi, tools, {think + calls}},
+      {"ThinkingContentCalls", kChatApi, tools, {think + "the fox " + calls}},
+      {"ContentBetweenCalls", kChatApi, tools, {calls + "and then " + calls + "the end"}},
+      {"CutOffInACall", kChatApi, tools, {think + calls.substr(0, 60)}, FinishReason::kLength},
+      {"Logprobs", kChatApi, tools + chat_logprobs, {think + "the fox " + calls}},
       {"SeveralChoices",
-       Endpoint::kChat,
+       kChatApi,
        tools + R"(,"n":3)" + chat_logprobs,
        {think + bird, calls, think + "the fox " + calls}},
-      {"StopString", Endpoint::kChat, chat + R"(,"stop":["dog \n"],"n":2)", {think + "fox dog \n x", bird}},
-      {"Text", Endpoint::kCompletion, R"("prompt":"the fox")", {think + bird}},
-      {"TextLogprobs", Endpoint::kCompletion, R"("prompt":"the fox","logprobs":1)", {bird}},
+      {"StopString", kChatApi, chat + R"(,"stop":["dog \n"],"n":2)", {think + "fox dog \n x", bird}},
+      {"Text", kCompletionApi, R"("prompt":"the fox")", {think + bird}},
+      {"TextLogprobs", kCompletionApi, R"("prompt":"the fox","logprobs":1)", {bird}},
       {"TextEcho",
-       Endpoint::kCompletion,
+       kCompletionApi,
        R"("prompt":["the fox","a dog"],"n":2,"echo":true,"logprobs":1)",
        {bird, "lazy", "the quick brown", bird + bird}},
   };
@@ -70,7 +70,7 @@ class StreamTest : public OpenAiRequests, public testing::WithParamInterface<Str
  protected:
   Generation generation(const std::string& more) {
     const StreamCase& it = GetParam();
-    return Generation(model_, prepare(it.endpoint, "{" + it.fields + more + "}", model_).value(), "r1");
+    return Generation(model_, prepare(it.api, "{" + it.fields + more + "}", model_).value(), "r1");
   }
 
   // The outputs' events as an engine sends them: a token of each in turn.
@@ -144,7 +144,7 @@ TEST_P(StreamTest, MayBeWrittenInPieces) {
 
 TEST_P(StreamTest, AWholeAnswerMayBeWrittenInPieces) {
   const auto answer = [&](size_t bytes) {
-    Generation whole = generation(GetParam().endpoint == Endpoint::kChat ? "" : R"(,"prompt_logprobs":2)");
+    Generation whole = generation(&GetParam().api == &kChatApi ? "" : R"(,"prompt_logprobs":2)");
     for (TokenEvent& event : events()) {
       if (event.output == 0 && whole.usage().completion_tokens == 0)
         event.prompt_logprobs.push_back({.token = {5, -1.0f}, .rank = 7, .top = {{6, -0.5f}}});

@@ -24,11 +24,11 @@ void merge_neighbours(std::vector<OutputDelta>& deltas) {
   if (!deltas.empty()) deltas.resize(kept + 1);
 }
 
-// Clients tell calls apart by their ids alone, over all that they ever asked. OpenAI takes 40 characters
-// back, of which these leave room for the numbers of choice and call.
-std::string new_call_ids() {
+// Clients tell answers and calls apart by their ids alone, over all that they ever asked. OpenAI takes 40
+// characters back, of which these leave room for a prefix and the numbers of choice and call.
+std::string new_unique() {
   thread_local std::mt19937_64 random{std::random_device{}()};
-  return strf("call_{:016x}{:04x}", random(), random() & 0xffff);
+  return strf("{:016x}{:04x}", random(), random() & 0xffff);
 }
 
 }  // namespace
@@ -36,15 +36,12 @@ std::string new_call_ids() {
 Generation::Generation(const ServedModel& model, std::unique_ptr<Prepared> prepared,
                        std::string_view request_id)
     : prepared_(std::move(prepared)), usage_{.prompt_tokens = prepared_->num_prompt_tokens()} {
-  const bool chat = prepared_->endpoint == Endpoint::kChat;
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  head_ = {.id = strf("{}-{}", chat ? "chatcmpl" : "cmpl", request_id),
+  head_ = {.id = prepared_->writer->id_for(request_id),
            .created = std::chrono::duration_cast<std::chrono::seconds>(now).count(),
            .model = prepared_->fields.model.value_or(model.names[0]),
-           .call_ids = new_call_ids(),
-           .tokenizer = &model.tokenizer,
-           .include_usage = prepared_->fields.include_usage,
-           .continuous_usage = prepared_->fields.continuous_usage};
+           .unique = new_unique(),
+           .tokenizer = &model.tokenizer};
   const int outputs = prepared_->request.num_outputs();
   answers_.reserve(static_cast<size_t>(outputs));
   for (int i = 0; i < outputs; ++i)
@@ -79,10 +76,7 @@ bool Generation::take(TokenEvent event) {
     std::vector<TokenLogprobs> fresh = answer.take_logprobs();
     std::move(fresh.begin(), fresh.end(), std::back_inserter(output.logprobs));
   }
-  if (!streams()) {
-    for (const OutputDelta& delta : output.deltas) output.parsed.add(delta);
-    output.deltas.clear();
-  }
+  if (!streams()) merge_neighbours(output.deltas);
   return goes_on;
 }
 
@@ -106,59 +100,57 @@ bool Generation::append_chunks(std::string& out, size_t max_bytes) {
   for (size_t i = 0; i < answers_.size(); ++i) {
     if (!answers_[i].dirty) continue;
     if (out.size() >= max_bytes) return true;
-    append_chunk(out, static_cast<int>(i));
+    append_part(out, static_cast<int>(i));
   }
   num_unwritten_ = 0;
-  if (!finished() || usage_sent_ || !head_.include_usage) return false;
-  append_usage_chunk(out, head_, prepared_->endpoint == Endpoint::kChat, usage_);
-  usage_sent_ = true;
+  if (finished() && !std::exchange(end_sent_, true)) prepared_->writer->append_end(out, head_, usage_);
   return false;
 }
 
-void Generation::append_chunk(std::string& out, int index) {
+void Generation::append_part(std::string& out, int index) {
   Output& output = answers_[static_cast<size_t>(index)];
   output.dirty = false;
   merge_neighbours(output.deltas);
   const bool ends = output.answer.finished() && !output.ended;
-  const bool chat = prepared_->endpoint == Endpoint::kChat;
-  ChunkPart part{.index = index,
-                 .first = !std::exchange(output.started, true),
-                 .deltas = output.deltas,
-                 .logprobs = output.logprobs,
-                 .wants_logprobs = prepared_->request.logprobs.has_value()};
-  part.text_offset = output.text_offset;
+  StreamPart part{.index = index,
+                  .first = !std::exchange(output.started, true),
+                  .deltas = output.deltas,
+                  .logprobs = output.logprobs,
+                  .wants_logprobs = prepared_->request.logprobs.has_value()};
   if (ends) {
     output.ended = true;
     part.finish_reason = output.answer.finish_reason();
     part.stop_reason = {output.answer.stop_string(), output.answer.stop_id()};
   }
-  const bool echoes = prepared_->echo && part.first;
   const size_t n = static_cast<size_t>(prepared_->request.n), prompt = static_cast<size_t>(index) / n;
   if (prepared_->fields.return_token_ids) {
     part.token_ids = output.ids;
     if (part.first) part.prompt_ids = prepared_->request.prompts[prompt];
   }
-  if (echoes) {
+  if (prepared_->echo && part.first) {
     part.echoed_text = prepared_->prompt_texts[prompt];
     part.echoed_ids = prepared_->request.prompts[prompt];
     // The engine's first event of a prompt is that of its first choice.
     part.prompt_logprobs = answers_[prompt * n].answer.prompt_logprobs();
   }
-  if (chat) {
-    append_chat_chunks(out, head_, part, usage_);
-  } else if (echoes || !output.deltas.empty() || !output.logprobs.empty() || !output.ids.empty() || ends) {
-    output.text_offset = append_completion_chunk(out, head_, part, usage_);
-  }
+  prepared_->writer->append_part(out, head_, part, usage_);
   output.deltas.clear();
   output.logprobs.clear();
   output.ids.clear();
 }
 
+void Generation::append_failure(std::string& out, const ApiError& error) {
+  prepared_->writer->append_failure(out, head_, error);
+}
+
+void Generation::append_keep_alive(std::string& out) {
+  prepared_->writer->append_keep_alive(out, head_, usage_);
+}
+
 std::string Generation::response(size_t bytes) {
   if (!pieces_) {
     make_choices();
-    pieces_ = prepared_->endpoint == Endpoint::kChat ? chat_response(head_, choices_, usage_)
-                                                     : completion_response(head_, choices_, usage_);
+    pieces_ = prepared_->writer->whole(head_, choices_, usage_);
   }
   return pieces_->next(bytes);
 }
@@ -168,7 +160,7 @@ void Generation::make_choices() {
   choices_.reserve(answers_.size());
   for (size_t i = 0; i < answers_.size(); ++i) {
     Output& output = answers_[i];
-    Choice choice{.output = std::move(output.parsed),
+    Choice choice{.deltas = std::move(output.deltas),
                   .finish_reason = output.answer.finish_reason(),
                   .stop_reason = {output.answer.stop_string(), output.answer.stop_id()},
                   .wants_logprobs = request.logprobs.has_value(),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Generation: the answers of one request as the engine's events come in, and the messages made of them. Knows
-// nothing of sockets: the service pumps events in and bytes out.
+// Generation: the answers of one request as the engine's events come in, handed to the writer of its API.
+// Knows nothing of sockets: the service pumps events in and bytes out.
 #pragma once
 
 #include <chrono>
@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "engine/request.h"
-#include "server/openai/answer.h"
+#include "server/api/answer.h"
+#include "server/api/writer.h"
 #include "server/openai/prepare.h"
-#include "server/openai/response.h"
 
 namespace sparrow::openai {
 
@@ -32,6 +32,10 @@ class Generation {
   // Streams: appends the messages of what came since the last call; after the last event also the end. True:
   // `out` has `max_bytes`, and there is more.
   bool append_chunks(std::string& out, size_t max_bytes = JsonPieces::kAll);
+  // What else a stream may need: the end of one that failed, a sign of life, and what closes it.
+  void append_failure(std::string& out, const ApiError& error);
+  void append_keep_alive(std::string& out);
+  std::string_view last_event() const { return prepared_->writer->last_event(); }
   // Whole answers, once finished: the next piece of about so many bytes; empty: that was all.
   std::string response(size_t bytes = JsonPieces::kAll);
 
@@ -45,16 +49,14 @@ class Generation {
   struct Output {
     Answer answer;
     std::vector<OutputDelta> deltas;  // not sent yet
-    ParsedOutput parsed;              // of whole answers
     std::vector<TokenLogprobs> logprobs;
     std::vector<int32_t> ids;             // not sent yet, with return_token_ids
     bool started = false, ended = false;  // the first, the last message was made
     bool dirty = false;
-    int64_t text_offset = 0;
   };
 
   void count(const TokenEvent& event);
-  void append_chunk(std::string& out, int index);
+  void append_part(std::string& out, int index);
   void make_choices();
 
   std::unique_ptr<Prepared> prepared_;
@@ -63,7 +65,7 @@ class Generation {
   int num_finished_ = 0;
   Usage usage_;
   int64_t num_unwritten_ = 0;
-  bool usage_sent_ = false;
+  bool end_sent_ = false;
   // Of a whole answer that is being written.
   std::vector<Choice> choices_;
   std::optional<JsonPieces> pieces_;

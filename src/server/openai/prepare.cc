@@ -9,6 +9,7 @@
 #include "server/fields/bad_words.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/completion_request.h"
+#include "server/openai/response.h"
 #include "text/output/call_guide.h"
 
 namespace sparrow::openai {
@@ -62,9 +63,9 @@ Result<std::vector<int32_t>> encode_prompt(const PromptText& prompt, const Serve
   return ids;
 }
 
-// Bytes of one log-probability, on average, in the lists of text completions, in those of chats, and in
-// prompt_logprobs; of an id.
-constexpr int64_t kTextEntryBytes = 30, kChatEntryBytes = 110, kPromptEntryBytes = 70, kIdBytes = 7;
+// Bytes of one log-probability, on average, in the lists of an echoed prompt, and in prompt_logprobs; of an
+// id.
+constexpr int64_t kTextEntryBytes = 30, kPromptEntryBytes = 70, kIdBytes = 7;
 
 int64_t entries(std::optional<int> logprobs) {
   return logprobs ? 1 + int64_t{*logprobs} : 0;
@@ -80,7 +81,7 @@ int64_t prompt_bytes(const Prepared& prepared) {
       bytes +=
           request.n * (static_cast<int64_t>(prepared.prompt_texts[i].size()) +
                        (request.logprobs ? tokens * entries(request.prompt_logprobs) * kTextEntryBytes : 0));
-    const int64_t times = prepared.endpoint == Endpoint::kChat ? 1 : request.n;  // of a chat once
+    const int64_t times = prepared.api.prompt_logprobs_once ? 1 : request.n;
     if (prepared.fields.wants_prompt_logprobs)
       bytes += times * tokens * entries(request.prompt_logprobs) * kPromptEntryBytes;
     if (prepared.fields.return_token_ids) bytes += times * tokens * kIdBytes;
@@ -94,13 +95,13 @@ Error too_large(const Prepared& prepared, int64_t bytes, const Defaults& default
   std::string reasons = strf("{} prompt tokens", prepared.num_prompt_tokens());
   const char* field = "n";
   if (prepared.fields.max_tokens && request.logprobs && !prepared.fields.stream)
-    reasons += strf(", max_tokens {}", *prepared.fields.max_tokens);
+    reasons += strf(", {} {}", prepared.api.max_tokens_field, *prepared.fields.max_tokens);
   reasons += strf(", n {}", request.n);
   if (prepared.echo) reasons += ", echo", field = "echo";
   if (prepared.fields.wants_prompt_logprobs)
     reasons += strf(", prompt_logprobs {}", *request.prompt_logprobs), field = "prompt_logprobs";
   if (request.logprobs) {
-    field = prepared.endpoint == Endpoint::kChat ? "top_logprobs" : "logprobs";
+    field = prepared.api.logprobs_field;
     reasons += strf(", {} {}", field, *request.logprobs);
   }
   return {Errc::kInvalidArgument,
@@ -115,9 +116,9 @@ Status bound_answer(Prepared& prepared, const Defaults& defaults) {
   Request& request = prepared.request;
   const int64_t fixed = prompt_bytes(prepared);
   // A stream holds only what its reader has not taken.
-  const int64_t entry_bytes = prepared.endpoint == Endpoint::kChat ? kChatEntryBytes : kTextEntryBytes;
-  const int64_t each =
-      prepared.fields.stream ? 0 : request.num_outputs() * entries(request.logprobs) * entry_bytes;
+  const int64_t each = prepared.fields.stream
+                           ? 0
+                           : request.num_outputs() * entries(request.logprobs) * prepared.api.logprob_bytes;
   if (!prepared.fields.max_tokens && each > 0)
     request.max_tokens =
         std::clamp<int64_t>((defaults.max_answer_bytes - fixed) / each, 1, request.max_tokens);
@@ -132,7 +133,7 @@ Status set_max_tokens(Prepared& prepared, const Defaults& defaults) {
   for (const std::vector<int32_t>& prompt : prepared.request.prompts)
     longest = std::max(longest, static_cast<int64_t>(prompt.size()));
   const int64_t room = defaults.max_model_tokens - longest;
-  const char* const field = prepared.endpoint == Endpoint::kChat ? "messages" : "prompt";
+  const char* const field = prepared.api.prompt_field;
   if (room < 0 || (room == 0 && prepared.fields.max_tokens != 0))
     return too_long(defaults,
                     strf("your {} resulted in {} tokens, and the answer counts too", field, longest), field);
@@ -140,13 +141,13 @@ Status set_max_tokens(Prepared& prepared, const Defaults& defaults) {
     return too_long(defaults,
                     strf("you requested {} tokens ({} in the {}, {} in the completion)", longest + *asked,
                          longest, field, *asked),
-                    "max_tokens");
+                    prepared.api.max_tokens_field);
   prepared.request.max_tokens = prepared.fields.max_tokens.value_or(room);
   SPARROW_TRY(bound_answer(prepared, defaults));
   if (prepared.request.min_tokens > prepared.request.max_tokens)
     return Error{Errc::kInvalidArgument,
-                 strf("min_tokens {} is more than max_tokens {}", prepared.request.min_tokens,
-                      prepared.request.max_tokens),
+                 strf("min_tokens {} is more than {} {}", prepared.request.min_tokens,
+                      prepared.api.max_tokens_field, prepared.request.max_tokens),
                  "min_tokens"};
   return Ok{};
 }
@@ -198,39 +199,28 @@ Status force_call(const ChatRequest& chat, const ChatPrompt& prompt, const Serve
   return Ok{};
 }
 
-Status prepare_chat(const Json& body, const ServedModel& model, std::string_view tenant, Prepared& prepared) {
-  ChatRequest chat = SPARROW_TRY(read_chat_request(body, model.defaults));
-  SPARROW_TRY(check_model(chat.fields.model, model));
-  if (!model.chat_template)
-    return Error{Errc::kUnsupported, "this model has no chat template: use /v1/completions"};
-  const ChatPrompt prompt = SPARROW_TRY(render_prompt(chat, *model.chat_template));
-  if (chat.drops_name) prepared.warning = "message-name-not-rendered";
-  prepared.fields = std::move(chat.fields);
-  prepared.request = std::move(prepared.fields.request);
-  set_salt(prepared, tenant);
-  prepared.request.prompts.push_back(SPARROW_TRY(encode_prompt(prompt.text, model, prepared, "messages")));
-  prepared.tools = std::move(chat.tool_set);
-
-  // Where no call can be meant, what looks like one is content.
-  prepared.answer.parser = OutputParserOptions{.parse_reasoning = model.parse_reasoning,
-                                               .starts_in_reasoning = prompt.starts_in_reasoning,
-                                               .parse_tools = model.parse_tools && chat.may_call(),
-                                               .tools = &prepared.tools};
-  prepared.answer.single_call =
-      !chat.parallel_tool_calls || chat.tool_choice == ChatRequest::ToolChoice::kNamed;
-  if (chat.tool_choice == ChatRequest::ToolChoice::kNone)
-    if (const auto id = model.tokenizer.id_of(kCallToken))
-      prepared.request.sampling.banned_ids.push_back(*id);
-  return chat.forces_call() ? force_call(chat, prompt, model, prepared) : Ok{};
+UsageOptions usage_of(const GenerationFields& fields) {
+  return {.included = fields.include_usage, .continuous = fields.continuous_usage};
 }
 
-Status prepare_completion(const Json& body, const ServedModel& model, std::string_view tenant,
-                          Prepared& prepared) {
-  CompletionRequest completion = SPARROW_TRY(read_completion_request(body, model.defaults));
+Status read_chat(JsonDocument body, const Asker& asker, Prepared& prepared) {
+  ChatRequest chat = SPARROW_TRY(read_chat_request(body.root(), asker.model.defaults));
+  prepared.writer = make_chat_writer(usage_of(chat.fields));
+  // It may be many times the size of the body, and the answer may take minutes.
+  const bool is_kept = chat.tools.has_value();
+  SPARROW_TRY(prepare_conversation(std::move(chat), asker, prepared));
+  if (is_kept) prepared.document = std::move(body);
+  return Ok{};
+}
+
+Status read_completion(JsonDocument body, const Asker& asker, Prepared& prepared) {
+  const ServedModel& model = asker.model;
+  CompletionRequest completion = SPARROW_TRY(read_completion_request(body.root(), model.defaults));
+  prepared.writer = make_completion_writer(usage_of(completion.fields));
   SPARROW_TRY(check_model(completion.fields.model, model));
   prepared.fields = std::move(completion.fields);
   prepared.request = std::move(prepared.fields.request);
-  set_salt(prepared, tenant);
+  set_salt(prepared, asker.tenant);
   prepared.echo = completion.echo;
   for (auto& prompt : completion.prompts) {
     std::vector<int32_t> ids;
@@ -271,6 +261,19 @@ Result<PromptText> text_to_tokenize(const Json& body, const ServedModel& model) 
 
 }  // namespace
 
+const Api kChatApi{.read = read_chat,
+                   .prompt_field = "messages",
+                   .max_tokens_field = "max_tokens",
+                   .logprobs_field = "top_logprobs",
+                   .logprob_bytes = 110,
+                   .prompt_logprobs_once = true};
+const Api kCompletionApi{.read = read_completion,
+                         .prompt_field = "prompt",
+                         .max_tokens_field = "max_tokens",
+                         .logprobs_field = "logprobs",
+                         .logprob_bytes = 30,
+                         .prompt_logprobs_once = false};
+
 int64_t Prepared::num_prompt_tokens() const {
   int64_t sum = 0;
   for (const std::vector<int32_t>& prompt : request.prompts) sum += static_cast<int64_t>(prompt.size());
@@ -289,25 +292,44 @@ Status check_model(const std::optional<std::string>& name, const ServedModel& mo
                "model"};
 }
 
-Result<std::unique_ptr<Prepared>> prepare(Endpoint endpoint, std::string_view body, const ServedModel& model,
+Status prepare_conversation(ChatRequest chat, const Asker& asker, Prepared& prepared) {
+  const ServedModel& model = asker.model;
+  SPARROW_TRY(check_model(chat.fields.model, model));
+  if (!model.chat_template)
+    return Error{Errc::kUnsupported, "this model has no chat template: use /v1/completions"};
+  const ChatPrompt prompt = SPARROW_TRY(render_prompt(chat, *model.chat_template));
+  if (chat.drops_name) prepared.warning = "message-name-not-rendered";
+  prepared.fields = std::move(chat.fields);
+  prepared.request = std::move(prepared.fields.request);
+  set_salt(prepared, asker.tenant);
+  prepared.request.prompts.push_back(
+      SPARROW_TRY(encode_prompt(prompt.text, model, prepared, prepared.api.prompt_field)));
+  prepared.tools = std::move(chat.tool_set);
+
+  // Where no call can be meant, what looks like one is content.
+  prepared.answer.parser = OutputParserOptions{.parse_reasoning = model.parse_reasoning,
+                                               .starts_in_reasoning = prompt.starts_in_reasoning,
+                                               .parse_tools = model.parse_tools && chat.may_call(),
+                                               .tools = &prepared.tools};
+  prepared.answer.single_call =
+      !chat.parallel_tool_calls || chat.tool_choice == ChatRequest::ToolChoice::kNamed;
+  if (chat.tool_choice == ChatRequest::ToolChoice::kNone)
+    if (const auto id = model.tokenizer.id_of(kCallToken))
+      prepared.request.sampling.banned_ids.push_back(*id);
+  return chat.forces_call() ? force_call(chat, prompt, model, prepared) : Ok{};
+}
+
+Result<std::unique_ptr<Prepared>> prepare(const Api& api, std::string_view body, const ServedModel& model,
                                           std::string_view tenant) {
   JsonDocument document = SPARROW_TRY(JsonDocument::parse(body, "the request's body", kBodyLimits));
-  auto prepared =
-      std::unique_ptr<Prepared>(new Prepared{.endpoint = endpoint, .document = std::move(document)});
-  const Json root = prepared->document->root();
-  if (endpoint == Endpoint::kChat) {
-    SPARROW_TRY(prepare_chat(root, model, tenant, *prepared));
-  } else {
-    SPARROW_TRY(prepare_completion(root, model, tenant, *prepared));
-  }
+  auto prepared = std::unique_ptr<Prepared>(new Prepared{.api = api});
+  SPARROW_TRY(api.read(std::move(document), {.model = model, .tenant = tenant}, *prepared));
   prepared->answer.stop = prepared->fields.stop;
   prepared->answer.include_stop = prepared->fields.include_stop_in_output;
   prepared->answer.stop_ids = prepared->request.stop_ids;
   SPARROW_TRY(set_max_tokens(*prepared, model.defaults));
   SPARROW_TRY(
       ban_words(prepared->fields.bad_words, model.tokenizer, model.defaults.vocab_size, prepared->request));
-  // It may be many times the size of the body, and the answer may take minutes.
-  if (!root.find("tools")) prepared->document.reset();
   return prepared;
 }
 

@@ -11,7 +11,8 @@
 
 #include "base/json/json.h"
 #include "base/result.h"
-#include "server/openai/answer.h"
+#include "server/api/answer.h"
+#include "server/api/writer.h"
 #include "server/openai/fields.h"
 #include "text/chat_template.h"
 #include "text/output/tool_schema.h"
@@ -30,11 +31,31 @@ struct ServedModel {
   bool parse_reasoning = true, parse_tools = true;
 };
 
-enum class Endpoint { kChat, kCompletion };
+struct Prepared;
+
+// Who asks for what is read.
+struct Asker {
+  const ServedModel& model;
+  std::string_view tenant = "";  // what is cached is reused for the same one only
+};
+
+// An API over the engine: its reader, which also makes the writer of each answer, and what its messages call
+// things.
+struct Api {
+  // Fills all but what prepare() does.
+  Status (*read)(JsonDocument body, const Asker& asker, Prepared& prepared);
+  const char* prompt_field;
+  const char* max_tokens_field;
+  const char* logprobs_field;
+  int64_t logprob_bytes;      // of one in an answer, on average
+  bool prompt_logprobs_once;  // in an answer, and not with each of its choices
+};
+extern const Api kChatApi, kCompletionApi;
 
 // A request that is ready to run.
 struct Prepared {
-  Endpoint endpoint;
+  const Api& api;
+  std::unique_ptr<AnswerWriter> writer;
   std::optional<JsonDocument> document;  // where there are tools, which point into it
   GenerationFields fields;
   Request request;
@@ -52,11 +73,17 @@ inline constexpr JsonLimits kBodyLimits{.max_bytes = size_t{64} << 20, .max_dept
 
 // Errc::kNotFound: the model that was asked for is not served. What is cached of the request is reused
 // only for the same tenant, and only for the same cache_salt where there is one.
-Result<std::unique_ptr<Prepared>> prepare(Endpoint endpoint, std::string_view body, const ServedModel& model,
+Result<std::unique_ptr<Prepared>> prepare(const Api& api, std::string_view body, const ServedModel& model,
                                           std::string_view tenant = "");
 
 // The prompt, or what was asked for with it, is more than the model takes: clients shorten and ask again.
 bool is_too_long(const Error& error);
+
+// The part of reading that is the same for every API with messages: from what was asked, in OpenAI's form, to
+// ids and what the answer is made of. `chat` may borrow from prepared.document, and from nothing else for
+// longer than this call.
+struct ChatRequest;
+Status prepare_conversation(ChatRequest chat, const Asker& asker, Prepared& prepared);
 
 // Error where `name` is given and not one of the model's names.
 Status check_model(const std::optional<std::string>& name, const ServedModel& model);

@@ -76,8 +76,8 @@ TEST_F(ClientAnswers, ARequestThatDoesNotFitSaysSoInTheWordsThatClientsLookFor) 
 
 // Of whole answers and of streams, as vLLM writes them.
 TEST_F(ClientAnswers, TheIdsOfTokensAreReturnedWhereTheyAreAskedFor) {
-  const auto run = [&](Endpoint endpoint, const std::string& body) {
-    Generation generation(model_, prepare(endpoint, body, model_).value(), "r");
+  const auto run = [&](const Api& api, const std::string& body) {
+    Generation generation(model_, prepare(api, body, model_).value(), "r");
     std::string out;
     for (const int32_t id : {97, 195, 169}) {  // the last two are one character
       TokenEvent event{.id = id};
@@ -94,19 +94,18 @@ TEST_F(ClientAnswers, TheIdsOfTokensAreReturnedWhereTheyAreAskedFor) {
   };
   const std::string completion = R"({"prompt":[5,6],"return_token_ids":true)",
                     chat = R"({"messages":[{"role":"user","content":"a"}],"return_token_ids":true)";
-  EXPECT_THAT(run(Endpoint::kCompletion, completion + "}"),
+  EXPECT_THAT(run(kCompletionApi, completion + "}"),
               HasSubstr(R"("token_ids":[97,195,169],"prompt_token_ids":[5,6]})"));
-  const std::string whole = run(Endpoint::kChat, chat + "}");
+  const std::string whole = run(kChatApi, chat + "}");
   EXPECT_THAT(whole, HasSubstr(R"("token_ids":[97,195,169]})"));
   EXPECT_EQ(count(whole, R"("prompt_token_ids":[)"), 1);
-  for (const auto& [endpoint, body] :
-       {std::pair(Endpoint::kCompletion, completion), {Endpoint::kChat, chat}}) {
+  for (const auto& [endpoint, body] : {std::pair(kCompletionApi, completion), {kChatApi, chat}}) {
     const std::string stream = run(endpoint, body + R"(,"stream":true})");
     EXPECT_EQ(count(stream, R"("prompt_token_ids":[)"), 1) << stream;
     for (const char* ids : {R"("token_ids":[97])", R"("token_ids":[195])", R"("token_ids":[169])"})
       EXPECT_EQ(count(stream, ids), 1) << ids << stream;
   }
-  EXPECT_EQ(count(run(Endpoint::kCompletion, R"({"prompt":[5,6]})"), "token_ids"), 0);
+  EXPECT_EQ(count(run(kCompletionApi, R"({"prompt":[5,6]})"), "token_ids"), 0);
 }
 
 TEST_F(ClientAnswers, WithoutToolsTheirMarkupIsContent) {

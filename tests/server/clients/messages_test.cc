@@ -14,7 +14,7 @@ using testing::HasSubstr;
 class ClientMessages : public OpenAiRequests {
  protected:
   Result<std::unique_ptr<Prepared>> read(const std::string& messages) {
-    return prepare(Endpoint::kChat, R"({"messages":[)" + messages + "]}", model_);
+    return prepare(kChatApi, R"({"messages":[)" + messages + "]}", model_);
   }
   std::string prompt(const std::string& messages) {
     const auto prepared = read(messages);

@@ -40,10 +40,10 @@ class OpenAiRequests : public testing::Test {
                             .max_logprobs = 20}} {}
 
   Result<std::unique_ptr<Prepared>> chat(const std::string& extra) {
-    return prepare(Endpoint::kChat, R"({"messages":[{"role":"user","content":"hi"}])" + extra + "}", model_);
+    return prepare(kChatApi, R"({"messages":[{"role":"user","content":"hi"}])" + extra + "}", model_);
   }
   Result<std::unique_ptr<Prepared>> completion(const std::string& fields) {
-    return prepare(Endpoint::kCompletion, "{" + fields + "}", model_);
+    return prepare(kCompletionApi, "{" + fields + "}", model_);
   }
 
   const Tokenizer& tokenizer_;

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/openai/answer.h"
+#include "server/api/answer.h"
 
 #include <algorithm>
 #include <utility>
 
-namespace sparrow::openai {
+namespace sparrow {
 
 Answer::Answer(const Tokenizer& tokenizer, const AnswerOptions& options)
     : detokenizer_(tokenizer),
@@ -62,4 +62,4 @@ const char* Answer::finish_reason() const {
   return parser_ && parser_->num_calls() > 0 ? "tool_calls" : "stop";
 }
 
-}  // namespace sparrow::openai
+}  // namespace sparrow

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <vector>
 
-namespace sparrow::openai {
+namespace sparrow {
 
 class StopStrings {
  public:
@@ -31,4 +31,4 @@ class StopStrings {
   std::string found_;
 };
 
-}  // namespace sparrow::openai
+}  // namespace sparrow

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/openai/stop_strings.h"
+#include "server/api/stop_strings.h"
 
 #include <algorithm>
 
-namespace sparrow::openai {
+namespace sparrow {
 
 bool StopStrings::feed(std::string_view text, std::string& out) {
   if (stops_.empty()) {
@@ -44,4 +44,4 @@ size_t StopStrings::held_bytes() const {
   return held;
 }
 
-}  // namespace sparrow::openai
+}  // namespace sparrow

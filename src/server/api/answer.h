@@ -10,11 +10,11 @@
 #include <vector>
 
 #include "engine/request.h"
-#include "server/openai/stop_strings.h"
+#include "server/api/stop_strings.h"
 #include "text/output/output_parser.h"
 #include "text/tokenizer/detokenizer.h"
 
-namespace sparrow::openai {
+namespace sparrow {
 
 struct AnswerOptions {
   std::vector<std::string> stop;
@@ -68,4 +68,4 @@ class Answer {
   std::vector<TokenLogprobs> logprobs_, prompt_logprobs_;
 };
 
-}  // namespace sparrow::openai
+}  // namespace sparrow
