@@ -9,8 +9,10 @@
 
 #include "base/check.h"
 #include "base/json/json.h"
+#include "server/anthropic/messages.h"
 #include "server/openai/generation.h"
 #include "server/openai/prepare.h"
+#include "server/responses/responses.h"
 #include "text/synthetic/synthetic_template.h"
 #include "text/synthetic/tokenizer_training.h"
 
@@ -57,10 +59,11 @@ int32_t draw(TokenConstraint* constraint, uint64_t& random) {
 
 void check_events(std::string_view stream) {
   while (!stream.empty()) {
-    SPARROW_CHECK(stream.starts_with("data: "));
-    const size_t end = stream.find("\n\n");
+    const size_t data = stream.starts_with("event: ") ? stream.find('\n') + 1 : 0;
+    SPARROW_CHECK(stream.substr(data).starts_with("data: "));
+    const size_t begin = data + 6, end = stream.find("\n\n");
     SPARROW_CHECK(end != stream.npos);
-    SPARROW_CHECK(JsonDocument::parse(stream.substr(6, end - 6), "an event").ok());
+    SPARROW_CHECK(JsonDocument::parse(stream.substr(begin, end - begin), "an event").ok());
     stream.remove_prefix(end + 2);
   }
 }
@@ -104,7 +107,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view body(reinterpret_cast<const char*>(data), size);
   complete(served.model, openai::kChatApi, body);
   complete(served.model, openai::kCompletionApi, body);
-  for (const auto& text : {openai::tokenize(body, served.model), openai::detokenize(body, served.model)}) {
+  complete(served.model, responses::kResponsesApi, body);
+  complete(served.model, anthropic::kMessagesApi, body);
+  for (const auto& text : {openai::tokenize(body, served.model), openai::detokenize(body, served.model),
+                           anthropic::count_tokens(body, served.model, "")}) {
     if (!text.ok()) check_refused(text.error());
     if (text.ok()) SPARROW_CHECK(JsonDocument::parse(text.value(), "ids or text").ok());
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Service: the OpenAI API over an engine. Routes requests, runs completions and streams their answers. Its
+// Service: the APIs over an engine. Routes requests, runs completions and streams their answers. Its
 // handlers are coroutines on the HTTP server's threads; what could hold those up runs on workers of its own.
 #pragma once
 
@@ -10,7 +10,10 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/json/json_writer.h"
 #include "engine/engine.h"
@@ -52,23 +55,49 @@ class Service {
 
  private:
   struct Pump;
+  // What Error::field says where the key's limits refuse a request, and not the server's.
+  static constexpr const char* kKeyAtFault = "API key";
 
-  net::awaitable<void> complete(Exchange& exchange, const openai::Api& api);
+  // An answer's way: where it is asked for, and who gives it.
+  struct Route {
+    std::string_view method, path;  // "*" at the end: whatever follows
+    net::awaitable<void> (Service::*handle)(Exchange& exchange, const Route& route);
+    const openai::Api* api = nullptr;  // of complete()
+    bool open = false;                 // needs no key
+  };
+  static std::span<const Route> routes();
+  // nullptr: none; `allowed` then names the methods that the path has.
+  static const Route* find_route(const HttpRequest& request, std::string& allowed);
+
+  net::awaitable<void> complete(Exchange& exchange, const Route& route);
+  net::awaitable<void> count_tokens(Exchange& exchange, const Route& route);
+  net::awaitable<void> tokenize(Exchange& exchange, const Route& route);
+  net::awaitable<void> detokenize(Exchange& exchange, const Route& route);
+  net::awaitable<void> list_models(Exchange& exchange, const Route& route);
+  net::awaitable<void> show_model(Exchange& exchange, const Route& route);
+  net::awaitable<void> show_health(Exchange& exchange, const Route& route);
+  net::awaitable<void> show_readiness(Exchange& exchange, const Route& route);
+  net::awaitable<void> show_version(Exchange& exchange, const Route& route);
+  net::awaitable<void> show_metrics(Exchange& exchange, const Route& route);
+
   net::awaitable<Result<Pump>> start(Exchange& exchange, const openai::Api& api);
   // Before the engine (service_prepare.cc).
   Result<std::string> admit(Exchange& exchange, KeyTicket& ticket);  // gives the key's id
   net::awaitable<Result<std::unique_ptr<openai::Prepared>>> prepare(Exchange& exchange,
                                                                     const openai::Api& api,
                                                                     KeyTicket& ticket);
-  net::awaitable<void> convert(Exchange& exchange);
+  // A body in, a body out, without the engine.
+  using Convert = Result<std::string> (*)(std::string_view body, const openai::ServedModel& model,
+                                          std::string_view tenant);
+  net::awaitable<void> convert(Exchange& exchange, Convert convert);
   net::awaitable<void> answer_whole(Exchange& exchange, Pump& pump);
   net::awaitable<void> answer_in_pieces(Exchange& exchange, Pump& pump);
   net::awaitable<void> answer_stream(Exchange& exchange, Pump& pump);
   void record(Exchange& exchange, const Pump& pump);
-  HttpResponse refuse(const Error& error);
-  HttpResponse refuse_failure(const Error& failure);
-  HttpResponse answer_now(const HttpRequest& request, bool draining);
-  std::string models_json() const;
+  HttpResponse refuse(const Exchange& exchange, const Error& error);
+  HttpResponse refuse_failure(const Exchange& exchange, const Error& failure);
+  // The key that a request was sent with; nullptr: none of ours.
+  std::shared_ptr<const ApiKey> key_of(const HttpRequest& request) const;
   void write_model(JsonWriter& json, const std::string& name) const;
   uint64_t next_seed();
 

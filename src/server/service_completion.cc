@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/api/errors.h"
 #include "server/service.h"
 
 namespace sparrow {
@@ -92,7 +93,7 @@ net::awaitable<Result<Service::Pump>> Service::start(Exchange& exchange, const o
 
   const int64_t tokens = ready.num_prompt_tokens() + ready.request.max_tokens * ready.request.num_outputs();
   if (!ticket.add_tokens(tokens))
-    co_return Error{Errc::kBusy, "this key has as many tokens in flight as it may"};
+    co_return Error{Errc::kBusy, "this key has as many tokens in flight as it may", kKeyAtFault};
   auto memory = answers_.take(ready.answer_bytes);
   if (!memory)
     co_return Error{Errc::kBusy,
@@ -112,12 +113,12 @@ net::awaitable<Result<Service::Pump>> Service::start(Exchange& exchange, const o
                  .last_token = std::vector<Clock::time_point>(outputs)};
 }
 
-net::awaitable<void> Service::complete(Exchange& exchange, const openai::Api& api) {
+net::awaitable<void> Service::complete(Exchange& exchange, const Route& route) {
   const bool is_long = exchange.request().body.size() > kInlineBytes;
-  Result<Pump> started = co_await start(exchange, api);
+  Result<Pump> started = co_await start(exchange, *route.api);
   if (exchange.peer_gone()) co_return;
   if (!started.ok()) {
-    HttpResponse response = refuse(started.error());
+    HttpResponse response = refuse(exchange, started.error());
     co_await exchange.respond(std::move(response));
     co_return;
   }
@@ -135,11 +136,12 @@ net::awaitable<void> Service::complete(Exchange& exchange, const openai::Api& ap
     net::post(answer_work_, [dead = std::move(pump.generation), memory = std::move(pump.memory)] {});
 }
 
-HttpResponse Service::refuse_failure(const Error& failure) {
-  if (const auto failed = engine_.failure()) return refuse(*failed);
+HttpResponse Service::refuse_failure(const Exchange& exchange, const Error& failure) {
+  if (const auto failed = engine_.failure()) return refuse(exchange, *failed);
   // What the model computed makes no sense: no fault of the request.
-  if (failure.code == Errc::kCorrupt) return error_response({.status = 500, .message = failure.message});
-  return refuse(failure);
+  if (failure.code == Errc::kCorrupt)
+    return error_response_to(exchange.request(), {.status = 500, .message = failure.message});
+  return refuse(exchange, failure);
 }
 
 net::awaitable<void> Service::answer_whole(Exchange& exchange, Pump& pump) {
@@ -152,7 +154,7 @@ net::awaitable<void> Service::answer_whole(Exchange& exchange, Pump& pump) {
   pump.stream->cancel();
   pump.ticket.release();
   if (const auto failure = pump.generation->failure()) {
-    HttpResponse refusal = refuse_failure(*failure);
+    HttpResponse refusal = refuse_failure(exchange, *failure);
     co_await exchange.respond(std::move(refusal));
     co_return;
   }
@@ -190,7 +192,7 @@ net::awaitable<void> Service::answer_stream(Exchange& exchange, Pump& pump) {
     const auto failure = pump.generation->failure();
     if (failure || pump.generation->finished()) pump.ticket.release();
     if (failure && !begun) {
-      HttpResponse refusal = refuse_failure(*failure);
+      HttpResponse refusal = refuse_failure(exchange, *failure);
       co_await exchange.respond(std::move(refusal));
       co_return;
     }

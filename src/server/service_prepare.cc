@@ -3,6 +3,7 @@
 // nothing is parsed for a request that would be refused in the end.
 #include <utility>
 
+#include "server/anthropic/messages.h"
 #include "server/service.h"
 
 namespace sparrow {
@@ -37,16 +38,16 @@ net::awaitable<std::invoke_result_t<Work>> run_in_turn(WorkQueue& queue, Exchang
 }  // namespace
 
 Result<std::string> Service::admit(Exchange& exchange, KeyTicket& ticket) {
-  const auto key = keys_.authenticate(exchange.request().headers.find("Authorization"));
+  const auto key = key_of(exchange.request());
   // It was valid when the head came; the keys have been read again since.
-  if (!key) return Error{Errc::kBusy, "this API key has just been withdrawn"};
+  if (!key) return Error{Errc::kBusy, "this API key has just been withdrawn", kKeyAtFault};
   if (!keys_.empty()) exchange.annotate("key", key->name);
   const int waiting = work_.num_waiting() + engine_.stats().queued_requests;
   if (waiting >= options_.max_queued_requests)
     return Error{Errc::kBusy, strf("{} requests are waiting and the queue holds {}: try again later", waiting,
                                    options_.max_queued_requests)};
   std::optional<KeyTicket> taken = KeyTicket::take(key);
-  if (!taken) return Error{Errc::kBusy, "this key has as many requests running as it may"};
+  if (!taken) return Error{Errc::kBusy, "this key has as many requests running as it may", kKeyAtFault};
   ticket = std::move(*taken);
   return key->id;
 }
@@ -63,15 +64,28 @@ net::awaitable<Result<std::unique_ptr<openai::Prepared>>> Service::prepare(Excha
   co_return co_await run_in_turn(work_, exchange, tenant.value(), bytes, std::move(work));
 }
 
-net::awaitable<void> Service::convert(Exchange& exchange) {
+net::awaitable<void> Service::count_tokens(Exchange& exchange, const Route&) {
+  co_await convert(exchange, anthropic::count_tokens);
+}
+
+net::awaitable<void> Service::tokenize(Exchange& exchange, const Route&) {
+  co_await convert(exchange, openai::tokenize);
+}
+
+net::awaitable<void> Service::detokenize(Exchange& exchange, const Route&) {
+  co_await convert(exchange, [](std::string_view body, const openai::ServedModel& model, std::string_view) {
+    return openai::detokenize(body, model);
+  });
+}
+
+net::awaitable<void> Service::convert(Exchange& exchange, Convert convert) {
   KeyTicket ticket;
   const Result<std::string> tenant = admit(exchange, ticket);
   Result<std::string> answer = Error{Errc::kStopped, ""};
   if (tenant.ok()) {
     const size_t bytes = exchange.request().body.size();
-    auto work = [this, to_ids = exchange.request().path == "/tokenize", body = exchange.take_body(),
-                 tenant = tenant.value()] {
-      return to_ids ? openai::tokenize(body, model_, tenant) : openai::detokenize(body, model_);
+    auto work = [this, convert, body = exchange.take_body(), tenant = tenant.value()] {
+      return convert(body, model_, tenant);
     };
     answer = co_await run_in_turn(work_, exchange, tenant.value(), bytes, std::move(work));
   } else {
@@ -80,7 +94,7 @@ net::awaitable<void> Service::convert(Exchange& exchange) {
   ticket.release();
   if (exchange.peer_gone()) co_return;
   HttpResponse response =
-      answer.ok() ? HttpResponse{.body = std::move(answer).value()} : refuse(answer.error());
+      answer.ok() ? HttpResponse{.body = std::move(answer).value()} : refuse(exchange, answer.error());
   co_await exchange.respond(std::move(response));
 }
 

@@ -191,9 +191,9 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& o) {
       "  sparrow serve /models/m3 --hf-overrides '{\"text_config\": {\"rope_scaling\": {\"rope_type\": "
       "\"yarn\", \"factor\": 2,\n"
       "      \"original_max_position_embeddings\": 524288}, \"max_position_embeddings\": 1048576}}'\n"
-      "\nEndpoints: /v1/chat/completions, /v1/completions, /v1/models, /tokenize, /detokenize, /health, "
-      "/ready,\n"
-      "/version, /metrics (Prometheus).\n");
+      "\nEndpoints: /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, "
+      "/v1/messages/count_tokens,\n"
+      "/v1/models, /tokenize, /detokenize, /health, /ready, /version, /metrics (Prometheus).\n");
   return command;
 }
 

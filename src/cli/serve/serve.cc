@@ -17,6 +17,7 @@
 #include "cli/serve/serve_checks.h"
 #include "cli/serve/signals.h"
 #include "server/access_log.h"
+#include "server/api/errors.h"
 #include "server/auth.h"
 #include "server/http/http.h"
 #include "server/metrics.h"
@@ -73,10 +74,12 @@ Result<std::unique_ptr<HttpServer>> listen(const ServeOptions& o, const AccessLo
                          .allowed_origins = o.allowed_origins};
   http.check_head = [&service](const HttpRequest& request) -> std::optional<HttpResponse> {
     if (const Service* loaded = service) return loaded->check_head(request);
-    HttpResponse response = error_response({.status = 503, .message = "the model is being loaded"});
+    HttpResponse response =
+        error_response_to(request, {.status = 503, .message = "the model is being loaded"});
     response.headers.add("Retry-After", "5");
     return response;
   };
+  http.tell_error = error_response_to;
   http.on_done = [&log](const AccessRecord& record) { log.write(record); };
   return HttpServer::start(std::move(http),
                            [&service](Exchange& exchange) { return service.load()->handle(exchange); });

@@ -76,7 +76,7 @@ class AnswerWriter {
  public:
   virtual ~AnswerWriter() = default;
 
-  virtual std::string id_for(std::string_view request_id) const = 0;
+  virtual std::string id_for(std::string_view request_id, std::string_view unique) const = 0;
 
   // Streams. Appends the events of a part; `usage` is that of all choices so far.
   virtual void append_part(std::string& out, const AnswerHead& head, const StreamPart& part,

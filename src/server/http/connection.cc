@@ -129,7 +129,7 @@ void Connection::end_request() {
 }
 
 void Connection::refuse(const ApiError& error) {
-  refusal_ = error_response(error);
+  refusal_ = services_.options.tell_error(parser_->request(), error);
   keep_alive_ = false;
 }
 
@@ -258,7 +258,7 @@ net::awaitable<void> Connection::run_handler() {
   if (answer_ == Answer::kNone && !peer_gone() && failure_.empty()) failure_ = "the handler gave no answer";
   if (answer_ == Answer::kNone && !failure_.empty()) {
     const ApiError error{.status = 500, .message = "The server failed to answer.", .code = "internal_error"};
-    HttpResponse response = error_response(error);
+    HttpResponse response = services_.options.tell_error(parser_->request(), error);
     co_await respond(std::move(response));
   }
   // An unfinished stream must not look finished: without its last chunk the peer knows.

@@ -113,6 +113,9 @@ struct HttpServerOptions {
   // Called when the head has been read, but nothing of the body: a response refuses the request at once. For
   // keys, unknown paths and smaller body limits.
   std::function<std::optional<HttpResponse>(const HttpRequest&)> check_head;
+  // How an error is told to whoever sent this request.
+  std::function<HttpResponse(const HttpRequest&, const ApiError&)> tell_error =
+      [](const HttpRequest&, const ApiError& error) { return error_response(error); };
   // Called on the io thread after each exchange, also after those that were refused.
   std::function<void(const AccessRecord&)> on_done;
 };

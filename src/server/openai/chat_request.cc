@@ -23,6 +23,7 @@ constexpr Field kOwnFields[] = {
     {"chat_template_kwargs", Type::kObject},
     // The model knows no degrees of thinking: every effort but none leaves the mode as it is.
     one_of("reasoning_effort", "none|minimal|low|medium|high|xhigh|max|auto|default"),
+    {"thinking_token_budget", Type::kInteger, 0, 0x1p31},
     {"response_format", Type::kObject},
     {"modalities", Type::kList},
     {"add_generation_prompt", Type::kBool},
@@ -226,6 +227,8 @@ Status read_tools(const Json& body, ChatRequest& request) {
 Status read_thinking(const Json& body, ChatRequest& request) {
   if (const auto kwargs = body.find("chat_template_kwargs"))
     request.options = SPARROW_TRY(parse_template_options(*kwargs));
+  if (const auto budget = body.find("thinking_token_budget"))
+    request.thinking_budget = SPARROW_TRY(budget->as_int(0, int64_t{1} << 31));
   const auto effort = body.find("reasoning_effort");
   if (!effort) return Ok{};
   const std::string value = SPARROW_TRY(effort->as_string());

@@ -28,6 +28,7 @@ struct ChatRequest {
   std::vector<std::string> allowed_tools;  // of kAuto and kRequired; empty: all
   bool parallel_tool_calls = true;
   TemplateOptions options;
+  std::optional<int64_t> thinking_budget;  // tokens of a thought
   bool add_generation_prompt = true, continue_final_message = false;
 
   bool drops_name = false;  // of a speaker: M3's template does not render it; for the log

@@ -37,10 +37,11 @@ Generation::Generation(const ServedModel& model, std::unique_ptr<Prepared> prepa
                        std::string_view request_id)
     : prepared_(std::move(prepared)), usage_{.prompt_tokens = prepared_->num_prompt_tokens()} {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
-  head_ = {.id = prepared_->writer->id_for(request_id),
+  const std::string unique = new_unique();
+  head_ = {.id = prepared_->writer->id_for(request_id, unique),
            .created = std::chrono::duration_cast<std::chrono::seconds>(now).count(),
            .model = prepared_->fields.model.value_or(model.names[0]),
-           .unique = new_unique(),
+           .unique = unique,
            .tokenizer = &model.tokenizer};
   const int outputs = prepared_->request.num_outputs();
   answers_.reserve(static_cast<size_t>(outputs));

@@ -6,6 +6,7 @@
 
 #include "base/json/json_writer.h"
 #include "base/utf8.h"
+#include "server/api/thinking_budget.h"
 #include "server/fields/bad_words.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/completion_request.h"
@@ -199,6 +200,19 @@ Status force_call(const ChatRequest& chat, const ChatPrompt& prompt, const Serve
   return Ok{};
 }
 
+Status limit_thinking(const ChatRequest& chat, const ChatPrompt& prompt, const ServedModel& model,
+                      Prepared& prepared) {
+  const auto open = model.tokenizer.id_of(kThinkOpen), close = model.tokenizer.id_of(kThinkClose);
+  if (!open || !close)
+    return Error{Errc::kUnsupported, "this model has no tokens that begin and end a thought",
+                 "thinking_token_budget"};
+  auto& constraint = prepared.request.constraint;
+  constraint =
+      std::make_shared<const ThinkingBudget>(ThinkingIds{.open = *open, .close = *close},
+                                             *chat.thinking_budget, prompt.starts_in_reasoning, constraint);
+  return Ok{};
+}
+
 UsageOptions usage_of(const GenerationFields& fields) {
   return {.included = fields.include_usage, .continuous = fields.continuous_usage};
 }
@@ -316,7 +330,8 @@ Status prepare_conversation(ChatRequest chat, const Asker& asker, Prepared& prep
   if (chat.tool_choice == ChatRequest::ToolChoice::kNone)
     if (const auto id = model.tokenizer.id_of(kCallToken))
       prepared.request.sampling.banned_ids.push_back(*id);
-  return chat.forces_call() ? force_call(chat, prompt, model, prepared) : Ok{};
+  if (chat.forces_call()) SPARROW_TRY(force_call(chat, prompt, model, prepared));
+  return chat.thinking_budget && prompt.may_think ? limit_thinking(chat, prompt, model, prepared) : Ok{};
 }
 
 Result<std::unique_ptr<Prepared>> prepare(const Api& api, std::string_view body, const ServedModel& model,

@@ -93,7 +93,9 @@ class ChatWriter final : public OpenAiWriter {
  public:
   explicit ChatWriter(UsageOptions usage) : OpenAiWriter(usage, "chat.completion.chunk") {}
 
-  std::string id_for(std::string_view request_id) const override { return strf("chatcmpl-{}", request_id); }
+  std::string id_for(std::string_view request_id, std::string_view) const override {
+    return strf("chatcmpl-{}", request_id);
+  }
   void append_part(std::string& out, const AnswerHead& head, const StreamPart& part,
                    const Usage& usage) override;
   JsonPieces whole(const AnswerHead& head, std::span<const Choice> choices, const Usage& usage) override;

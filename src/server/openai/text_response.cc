@@ -90,7 +90,9 @@ class CompletionWriter final : public OpenAiWriter {
  public:
   explicit CompletionWriter(UsageOptions usage) : OpenAiWriter(usage, "text_completion") {}
 
-  std::string id_for(std::string_view request_id) const override { return strf("cmpl-{}", request_id); }
+  std::string id_for(std::string_view request_id, std::string_view) const override {
+    return strf("cmpl-{}", request_id);
+  }
   void append_part(std::string& out, const AnswerHead& head, const StreamPart& part,
                    const Usage& usage) override;
   JsonPieces whole(const AnswerHead& head, std::span<const Choice> choices, const Usage& usage) override;

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "kv/block_table.h"
+#include "server/api/errors.h"
 #include "server/service.h"
 #include "support/engine/engine_model.h"
 #include "support/server/raw_client.h"
@@ -71,6 +72,7 @@ class ServiceTest : public testing::Test {
                        .version = "test",
                        .allowed_hosts = allowed_hosts_});
     HttpServerOptions options{.port = 0, .num_threads = num_io_threads_};
+    options.tell_error = error_response_to;
     options.check_head = [this](const HttpRequest& request) {
       if (before_) before_(request);
       return service_->check_head(request);

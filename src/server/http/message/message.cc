@@ -102,6 +102,8 @@ std::string_view reason_phrase(int status) {
       return "Internal Server Error";
     case 501:
       return "Not Implemented";
+    case 529:
+      return "Overloaded";
     case 503:
       return "Service Unavailable";
     case 505:

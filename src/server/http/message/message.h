@@ -59,6 +59,7 @@ struct ApiError {
   std::string type = {};  // empty: the usual one for the status
   std::string param = {};
   std::string code = {};
+  bool is_overload = false;  // of 429: the server is full, whoever asks; else this key is at its limit
 };
 
 // {"error":{"message":...,"type":...,"param":...,"code":...}}

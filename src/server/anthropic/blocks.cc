@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/anthropic/blocks.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+#include "base/strf.h"
+#include "server/anthropic/messages.h"
+
+namespace sparrow::anthropic {
+namespace {
+
+// A kind of block and what it may hold beside its type. What clients send along without a meaning for the
+// prompt is fine: a cache hint, where every prefix is kept that fits; a signature, which is of a thought that
+// is there in full.
+struct BlockKind {
+  std::string_view type;
+  std::array<std::string_view, 6> fields;
+  bool of_user, of_assistant;
+};
+constexpr std::array kKinds = {
+    BlockKind{"text", {"text", "cache_control", "citations"}, true, true},
+    BlockKind{"image", {"source", "cache_control"}, true, false},
+    BlockKind{
+        "tool_result", {"tool_use_id", "content", "is_error", "cache_control", "toolset_name"}, true, false},
+    BlockKind{"tool_use", {"id", "name", "input", "cache_control", "caller", "toolset_name"}, false, true},
+    BlockKind{"thinking", {"thinking", "signature", "cache_control"}, false, true},
+    BlockKind{"redacted_thinking", {"data", "cache_control"}, false, true},
+};
+
+Result<const BlockKind*> check_block(const Json& block, bool is_user) {
+  SPARROW_TRY(block.expect_object());
+  const Json type = SPARROW_TRY(block.at("type"));
+  const auto* const kind = std::find_if(kKinds.begin(), kKinds.end(), [&](const BlockKind& it) {
+    return it.type == type.string_view() && (is_user ? it.of_user : it.of_assistant);
+  });
+  if (kind == kKinds.end())
+    return type.error(is_user ? "must be text, image or tool_result in a message of role user"
+                              : "must be text, thinking, redacted_thinking or tool_use in a message of role "
+                                "assistant");
+  for (size_t i = 0; i < block.size(); ++i) {
+    const std::string_view key = block.key(i);
+    const Json value = block.member(i);
+    if (key == "type" || value.is_null()) continue;
+    if (std::find(kind->fields.begin(), kind->fields.end(), key) == kind->fields.end())
+      return value.error(strf("is not a field of a {} block", kind->type));
+  }
+  return kind;
+}
+
+// {"source": {"type": "base64", ...}} or {"type": "url", ...} -> a part of a chat.
+Result<std::string> image_part(const Json& block) {
+  const Json source = SPARROW_TRY(block.at("source"));
+  const Json type = SPARROW_TRY(source.at("type"));
+  std::string url;
+  if (type.string_view() == "url") {
+    url = SPARROW_TRY(SPARROW_TRY(source.at("url")).as_string());
+  } else if (type.string_view() == "base64") {
+    url = strf("data:{};base64,{}", SPARROW_TRY(SPARROW_TRY(source.at("media_type")).as_string()),
+               SPARROW_TRY(SPARROW_TRY(source.at("data")).as_string()));
+  } else {
+    return type.error("must be base64 or url");
+  }
+  JsonWriter json;
+  json.begin_object().key("type").string("image_url").key("image_url").begin_object();
+  json.key("url").string(url).end_object().end_object();
+  return json.take();
+}
+
+Status add_part(const Json& block, ChatMessage& message) {
+  if (SPARROW_TRY(block.at("type")).string_view() == "image") {
+    message.parts.push_back(SPARROW_TRY(image_part(block)));
+  } else {
+    message.add_text(SPARROW_TRY(SPARROW_TRY(block.at("text")).as_string()));
+  }
+  return Ok{};
+}
+
+// The model knows of no flag that a result is an error: the words say it.
+Status add_result(const Json& block, std::vector<ChatMessage>& out) {
+  ChatMessage message{.role = "tool", .origin = block.path(), .content_origin = block.path() + ".content"};
+  message.call_id = SPARROW_TRY(SPARROW_TRY(block.at("tool_use_id")).as_string());
+  if (SPARROW_TRY(block.bool_or("is_error", false))) message.add_text("Error: ");
+  if (const auto content = block.find("content")) {
+    if (content->is_string()) {
+      message.add_text(content->string_view());
+    } else if (!content->is_array()) {
+      return content->error("must be a string or a list of blocks");
+    }
+    for (size_t i = 0; content->is_array() && i < content->size(); ++i) {
+      const Json part = content->element(i);
+      const BlockKind* const kind = SPARROW_TRY(check_block(part, true));
+      if (kind->type == "tool_result")
+        return SPARROW_TRY(part.at("type")).error("must be text or image in a tool's result");
+      SPARROW_TRY(add_part(part, message));
+    }
+  }
+  out.push_back(std::move(message));
+  return Ok{};
+}
+
+// A call that we have cut off ourselves comes back as the text that it was.
+std::string arguments_of(const Json& input) {
+  if (input.size() == 1 && input.key(0) == kInvalidJson && input.member(0).is_string())
+    return std::string(input.member(0).string_view());
+  return json_text(input);
+}
+
+Status add_call(const Json& block, ChatMessage& message) {
+  const Json input = SPARROW_TRY(block.at("input"));
+  SPARROW_TRY(input.expect_object());
+  ChatCall call;
+  call.id = SPARROW_TRY(SPARROW_TRY(block.at("id")).as_string());
+  call.name = SPARROW_TRY(SPARROW_TRY(block.at("name")).as_string());
+  call.arguments = arguments_of(input);
+  message.calls.push_back(std::move(call));
+  return Ok{};
+}
+
+Status add_user(const Json& content, ChatMessage message, std::vector<ChatMessage>& out) {
+  for (size_t i = 0; i < content.size(); ++i) {
+    const Json block = content.element(i);
+    const BlockKind* const kind = SPARROW_TRY(check_block(block, true));
+    if (kind->type != "tool_result") {
+      SPARROW_TRY(add_part(block, message));
+      continue;
+    }
+    // What was said before a result stays before it.
+    if (!message.parts.empty()) out.push_back(message);
+    message.parts.clear();
+    SPARROW_TRY(add_result(block, out));
+  }
+  if (!message.parts.empty() || content.size() == 0) out.push_back(std::move(message));
+  return Ok{};
+}
+
+Status add_assistant(const Json& content, ChatMessage message, std::vector<ChatMessage>& out) {
+  for (size_t i = 0; i < content.size(); ++i) {
+    const Json block = content.element(i);
+    const BlockKind* const kind = SPARROW_TRY(check_block(block, false));
+    if (kind->type == "thinking") {
+      message.reasoning += SPARROW_TRY(SPARROW_TRY(block.at("thinking")).as_string());
+    } else if (kind->type == "tool_use") {
+      SPARROW_TRY(add_call(block, message));
+    } else if (kind->type == "text") {
+      SPARROW_TRY(add_part(block, message));
+    }  // a thought that another provider has encrypted was not this model's
+  }
+  out.push_back(std::move(message));
+  return Ok{};
+}
+
+}  // namespace
+
+Result<std::string> system_text(const Json& system) {
+  if (system.is_string()) return system.as_string();
+  if (!system.is_array()) return system.error("must be a string or a list of text blocks");
+  std::string out;
+  for (size_t i = 0; i < system.size(); ++i) {
+    const BlockKind* const kind = SPARROW_TRY(check_block(system.element(i), true));
+    if (kind->type != "text") return SPARROW_TRY(system.element(i).at("type")).error("must be text");
+    if (i > 0) out += "\n\n";
+    out += SPARROW_TRY(SPARROW_TRY(system.element(i).at("text")).as_string());
+  }
+  return out;
+}
+
+Status add_message(const Json& message, std::vector<ChatMessage>& out) {
+  SPARROW_TRY(message.expect_object());
+  for (size_t i = 0; i < message.size(); ++i)
+    if (const std::string_view key = message.key(i);
+        key != "role" && key != "content" && !message.member(i).is_null())
+      return message.member(i).error("is not a field of a message");
+  const Json role = SPARROW_TRY(message.at("role"));
+  const Json content = SPARROW_TRY(message.at("content"));
+  static constexpr std::array<std::string_view, 3> kRoles = {"user", "assistant", "system"};
+  const auto* const known = std::find(kRoles.begin(), kRoles.end(), role.string_view());
+  if (known == kRoles.end()) return role.error("must be user, assistant or system");
+  ChatMessage made{.role = *known, .origin = message.path(), .content_origin = content.path()};
+  if (*known == "system") {
+    made.add_text(SPARROW_TRY(system_text(content)));
+  } else if (content.is_string()) {
+    made.add_text(content.string_view());
+  } else if (!content.is_array()) {
+    return content.error("must be a string or a list of blocks");
+  } else {
+    return *known == "user" ? add_user(content, std::move(made), out)
+                            : add_assistant(content, std::move(made), out);
+  }
+  out.push_back(std::move(made));
+  return Ok{};
+}
+
+}  // namespace sparrow::anthropic

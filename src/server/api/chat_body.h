@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// ChatBody: a request of another API in the form of a chat completion, which is then read like one: whatever
+// chats take, that API takes too. It knows what was made of what, so that errors name what the client sent.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/json/json.h"
+#include "base/json/json_writer.h"
+#include "base/result.h"
+
+namespace sparrow {
+
+struct ChatCall {
+  std::string id, name;
+  std::string arguments;  // JSON text, as the model wrote it
+};
+
+struct ChatMessage {
+  std::string_view role;
+  // Paths in the client's body: of what the message was made of, and of its content.
+  std::string origin, content_origin;
+  std::vector<std::string> parts = {};  // of the content, as JSON
+  std::string reasoning = {};           // assistant
+  std::vector<ChatCall> calls = {};     // assistant
+  std::string call_id = {};             // tool
+
+  void add_text(std::string_view text);
+};
+
+class ChatBody {
+ public:
+  ChatBody() { json_.begin_object(); }
+
+  // A member of the body, of the same name and value.
+  void copy(const Json& member);
+  // The next member: its value is written to what this returns. Errors at `name` are told of `origin`.
+  JsonWriter& member(std::string_view name, std::string origin);
+  void add_messages(const std::vector<ChatMessage>& messages);
+  // What errors call `chat_path` and all that is in it.
+  void name(std::string chat_path, std::string origin);
+
+  // The whole body; nothing may be added after this.
+  std::string take();
+  // An error of the chat's reader in the client's terms.
+  Error translated(Error error) const;
+
+ private:
+  JsonWriter json_;
+  std::vector<std::pair<std::string, std::string>> names_;  // the longest prefix that fits counts
+};
+
+// The text of a value as JSON.
+std::string json_text(const Json& value);
+
+}  // namespace sparrow

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/responses/items.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/strf.h"
+#include "server/api/base64.h"
+#include "server/fields/field.h"
+
+namespace sparrow::responses {
+namespace {
+
+// What clients send back of an item without a meaning for the prompt.
+constexpr std::array<std::string_view, 6> kMessageFields = {"type", "role",   "content",
+                                                            "id",   "status", "phase"};
+constexpr std::array<std::string_view, 9> kCallFields = {"type",   "id",     "call_id",   "name", "arguments",
+                                                         "status", "caller", "namespace", "async"};
+constexpr std::array<std::string_view, 6> kOutputFields = {"type",   "id",     "call_id",
+                                                           "output", "status", "caller"};
+constexpr std::array<std::string_view, 6> kReasoningFields = {"type",    "id",     "summary",
+                                                              "content", "status", "encrypted_content"};
+
+constexpr std::string_view kPacked = "sparrow:";
+
+// The texts of a list of parts, {"type": ..., "text": ...}.
+Result<std::string> joined_text(const Json& list, std::string_view type) {
+  SPARROW_TRY(list.expect_array());
+  std::string out;
+  for (size_t i = 0; i < list.size(); ++i) {
+    const Json kind = SPARROW_TRY(list.element(i).at("type"));
+    if (kind.string_view() != type) return kind.error(strf("must be {}", type));
+    out += SPARROW_TRY(SPARROW_TRY(list.element(i).at("text")).as_string());
+  }
+  return out;
+}
+
+// The thought of an item: its text, else what is packed, else the summary. A thought that another provider
+// has encrypted cannot be read; it is no loss, because it was not this model's.
+Result<std::string> thought_of(const Json& item) {
+  std::string text;
+  if (const auto content = item.find("content")) text = SPARROW_TRY(joined_text(*content, "reasoning_text"));
+  if (!text.empty()) return text;
+  if (const auto packed = item.find("encrypted_content")) {
+    const std::string value = SPARROW_TRY(packed->as_string());
+    if (value.starts_with(kPacked)) {
+      const auto unpacked = from_base64(std::string_view(value).substr(kPacked.size()));
+      if (!unpacked) return packed->error("must be as it was received");
+      return *unpacked;
+    }
+  }
+  if (const auto summary = item.find("summary")) text = SPARROW_TRY(joined_text(*summary, "summary_text"));
+  return text;
+}
+
+}  // namespace
+
+std::string packed_thought(std::string_view text) {
+  return std::string(kPacked) + to_base64(text);
+}
+
+Status ItemReader::add_input(const Json& input) {
+  if (input.is_string()) {
+    new_message("user", input, input.path()).add_text(input.string_view());
+    return Ok{};
+  }
+  if (!input.is_array()) return input.error("must be a string or a list of items");
+  for (size_t i = 0; i < input.size(); ++i) SPARROW_TRY(add_item(input.element(i)));
+  return Ok{};
+}
+
+Status ItemReader::add_item(const Json& item) {
+  SPARROW_TRY(item.expect_object());
+  const auto type = item.find("type");
+  const std::string_view kind = type ? type->string_view() : "message";
+  if (kind == "message") return add_message(item);
+  if (kind == "function_call") return add_call(item);
+  if (kind == "function_call_output") return add_output(item);
+  if (kind == "reasoning") return add_reasoning(item);
+  return type->error("must be message, function_call, function_call_output or reasoning");
+}
+
+ChatMessage& ItemReader::new_message(std::string_view role, const Json& item, std::string content_origin) {
+  messages_.push_back({.role = role, .origin = item.path(), .content_origin = std::move(content_origin)});
+  return messages_.back();
+}
+
+// The answer that an item belongs to: the one before it, or a new one.
+ChatMessage& ItemReader::answer_of(const Json& item) {
+  if (!messages_.empty() && messages_.back().role == "assistant") return messages_.back();
+  return new_message("assistant", item, item.path() + ".content");
+}
+
+Status ItemReader::add_message(const Json& item) {
+  static constexpr std::array<std::string_view, 4> kRoles = {"user", "assistant", "system", "developer"};
+  SPARROW_TRY(check_members(item, kMessageFields, "a message"));
+  const Json role = SPARROW_TRY(item.at("role"));
+  const auto* const known = std::find(kRoles.begin(), kRoles.end(), role.string_view());
+  if (known == kRoles.end()) return role.error("must be user, assistant, system or developer");
+  const Json content = SPARROW_TRY(item.at("content"));
+  const bool continues = *known == "assistant" && !messages_.empty() &&
+                         messages_.back().role == "assistant" && messages_.back().parts.empty() &&
+                         messages_.back().calls.empty();  // it holds a thought so far
+  ChatMessage& message = continues ? messages_.back() : new_message(*known, item, item.path() + ".content");
+  message.content_origin = content.path();
+  return add_parts(content, message);
+}
+
+// Text under its three names; what else there may be is for the chat's reader to take or to refuse.
+Status ItemReader::add_parts(const Json& content, ChatMessage& message) {
+  if (content.is_string()) {
+    message.add_text(content.string_view());
+    return Ok{};
+  }
+  if (!content.is_array()) return content.error("must be a string or a list of parts");
+  for (size_t i = 0; i < content.size(); ++i) {
+    const Json part = content.element(i);
+    SPARROW_TRY(part.expect_object());
+    const Json type = SPARROW_TRY(part.at("type"));
+    const std::string_view kind = type.string_view();
+    if (kind == "input_text" || kind == "output_text" || kind == "text") {
+      message.add_text(SPARROW_TRY(SPARROW_TRY(part.at("text")).as_string()));
+    } else if (kind == "refusal") {
+      message.add_text(SPARROW_TRY(SPARROW_TRY(part.at("refusal")).as_string()));
+    } else if (kind == "input_image") {
+      JsonWriter json;
+      const Json url = SPARROW_TRY(part.at("image_url"));
+      json.begin_object().key("type").string("image_url").key("image_url").begin_object();
+      json.key("url").string(SPARROW_TRY(url.as_string())).end_object().end_object();
+      message.parts.push_back(json.take());
+    } else {
+      return type.error("must be input_text, output_text, refusal or input_image");
+    }
+  }
+  return Ok{};
+}
+
+Status ItemReader::add_call(const Json& item) {
+  SPARROW_TRY(check_members(item, kCallFields, "a function call"));
+  ChatCall call;
+  call.id = SPARROW_TRY(SPARROW_TRY(item.at("call_id")).as_string());
+  call.name = SPARROW_TRY(SPARROW_TRY(item.at("name")).as_string());
+  call.arguments = SPARROW_TRY(SPARROW_TRY(item.at("arguments")).as_string());
+  answer_of(item).calls.push_back(std::move(call));
+  return Ok{};
+}
+
+Status ItemReader::add_output(const Json& item) {
+  SPARROW_TRY(check_members(item, kOutputFields, "a function call's output"));
+  const std::string id = SPARROW_TRY(SPARROW_TRY(item.at("call_id")).as_string());
+  const Json output = SPARROW_TRY(item.at("output"));
+  ChatMessage& message = new_message("tool", item, output.path());
+  message.call_id = id;
+  return add_parts(output, message);
+}
+
+Status ItemReader::add_reasoning(const Json& item) {
+  SPARROW_TRY(check_members(item, kReasoningFields, "a reasoning item"));
+  const std::string text = SPARROW_TRY(thought_of(item));
+  // A thought begins an answer, unless it goes on with the thought before it.
+  const bool continues = !messages_.empty() && messages_.back().role == "assistant" &&
+                         messages_.back().parts.empty() && messages_.back().calls.empty();
+  ChatMessage& message = continues ? messages_.back() : new_message("assistant", item, item.path());
+  message.reasoning += text;
+  return Ok{};
+}
+
+}  // namespace sparrow::responses

@@ -1,0 +1,329 @@
+// SPDX-License-Identifier: Apache-2.0
+// The reader: body -> chat.
+#include <algorithm>
+#include <array>
+
+#include "base/strf.h"
+#include "server/fields/field.h"
+#include "server/openai/chat_request.h"
+#include "server/responses/items.h"
+#include "server/responses/responses.h"
+
+namespace sparrow::responses {
+namespace {
+
+// Members that are translated here. All others are the chat's, but for those that this API calls otherwise.
+constexpr std::array<std::string_view, 25> kOwnFields = {
+    "input",
+    "instructions",
+    "tools",
+    "tool_choice",
+    "max_output_tokens",
+    "max_tool_calls",
+    "reasoning",
+    "text",
+    "include",
+    "truncation",
+    "store",
+    "background",
+    "previous_response_id",
+    "conversation",
+    "prompt",
+    "top_logprobs",
+    "context_management",
+    "prompt_cache_options",
+    "client_metadata",
+    "moderation",
+    "access_programs",
+    "image",
+    "service_tier",
+    "stream_options",
+    "metadata",
+};
+
+struct OtherName {
+  std::string_view name, instead;
+};
+constexpr std::array kOtherNames = {
+    OtherName{"messages", "input"},
+    OtherName{"max_tokens", "max_output_tokens"},
+    OtherName{"max_completion_tokens", "max_output_tokens"},
+    OtherName{"response_format", "text.format"},
+    OtherName{"reasoning_effort", "reasoning.effort"},
+    OtherName{"functions", "tools"},
+    OtherName{"function_call", "tool_choice"},
+    OtherName{"n", "one request for each answer"},
+    OtherName{"logprobs", "/v1/chat/completions"},
+    OtherName{"prompt_logprobs", "/v1/chat/completions"},
+    OtherName{"continue_final_message", "/v1/chat/completions"},
+    OtherName{"add_generation_prompt", "/v1/chat/completions"},
+};
+
+bool is_own(std::string_view name) {
+  return std::find(kOwnFields.begin(), kOwnFields.end(), name) != kOwnFields.end();
+}
+
+bool is_nothing(const Json& value) {
+  return (value.is_array() || value.is_object()) && value.size() == 0;
+}
+
+// What is not here, whatever its value.
+Status check_refused(const Json& body) {
+  struct Refused {
+    std::string_view name, reason;
+  };
+  static constexpr std::array kRefused = {
+      Refused{"previous_response_id", "is not supported yet: send the items again"},
+      Refused{"conversation", "is not supported: send the items again"},
+      Refused{"prompt", "is not supported: there are no stored prompts"},
+      Refused{"context_management", "is not supported: the client decides what stays in the context"},
+      Refused{"moderation", "is not supported"},
+      Refused{"access_programs", "is not supported"},
+      Refused{"image", "is not supported: answers are text"},
+  };
+  for (const Refused& refused : kRefused)
+    if (const auto field = body.find(refused.name); field && !is_nothing(*field))
+      return field->error(refused.reason);
+  if (const auto truncation = body.find("truncation"); truncation && truncation->string_view() != "disabled")
+    return truncation->error("must be disabled: what does not fit is refused, and never left out");
+  if (const auto count = body.find("top_logprobs"))
+    if (SPARROW_TRY(count->as_number()) != 0)
+      return count->error("must be 0: log-probabilities are in answers of /v1/chat/completions");
+  if (SPARROW_TRY(body.bool_or("store", false)))
+    return SPARROW_TRY(body.at("store")).error("must be false: responses are not stored yet");
+  if (SPARROW_TRY(body.bool_or("background", false)))
+    return SPARROW_TRY(body.at("background")).error("must be false: no answer is made without its client");
+  return Ok{};
+}
+
+// Fields that change nothing about the answer, but must be what they should be.
+Status check_neutral(const Json& body) {
+  if (const auto count = body.find("max_tool_calls")) SPARROW_TRY(count->as_int(0, int64_t{1} << 31));
+  for (const char* name : {"prompt_cache_options", "client_metadata", "metadata"})
+    if (const auto field = body.find(name)) SPARROW_TRY(field->expect_object());
+  static constexpr std::array<std::string_view, 4> kTiers = {"auto", "default", "flex", "priority"};
+  if (const auto tier = body.find("service_tier");
+      tier && std::find(kTiers.begin(), kTiers.end(), tier->string_view()) == kTiers.end())
+    return tier->error("must be auto, default, flex or priority, which are all the same here");
+  if (const auto options = body.find("stream_options")) {
+    static constexpr std::array<std::string_view, 1> kOptions = {"include_obfuscation"};
+    SPARROW_TRY(check_members(*options, kOptions, "stream_options"));
+    SPARROW_TRY(options->bool_or("include_obfuscation", false));
+  }
+  return Ok{};
+}
+
+// What an answer may be asked to hold beyond the usual. Most of it is of tools that are not here, so that
+// there is never any.
+Result<bool> wants_packed_thoughts(const Json& body) {
+  const auto include = body.find("include");
+  if (!include) return false;
+  SPARROW_TRY(include->expect_array());
+  bool packed = false;
+  for (size_t i = 0; i < include->size(); ++i) {
+    const std::string value = SPARROW_TRY(include->element(i).as_string());
+    if (value == "message.output_text.logprobs")
+      return include->element(i).error(
+          "is not supported: log-probabilities are in answers of /v1/chat/completions");
+    packed |= value == "reasoning.encrypted_content";
+  }
+  return packed;
+}
+
+// {"type": "function", "name": ...} -> {"type": "function", "function": {"name": ...}}
+Status translate_tools(const Json& tools, ChatBody& chat) {
+  static constexpr std::array<std::string_view, 9> kFields = {
+      "type",          "name",          "description",     "parameters",   "strict",
+      "defer_loading", "cache_control", "allowed_callers", "output_schema"};
+  SPARROW_TRY(tools.expect_array());
+  JsonWriter& json = chat.member("tools", tools.path()).begin_array();
+  for (size_t i = 0; i < tools.size(); ++i) {
+    const Json tool = tools.element(i);
+    SPARROW_TRY(tool.expect_object());
+    const Json type = SPARROW_TRY(tool.at("type"));
+    if (type.string_view() != "function")
+      return type.error("must be function: this server has no tools of its own");
+    SPARROW_TRY(check_members(tool, kFields, "a function"));
+    json.begin_object().key("type").string("function").key("function").begin_object();
+    for (const char* name : {"name", "description", "parameters", "strict"})
+      if (const auto member = tool.find(name)) write_json(*member, json.key(name));
+    json.end_object().end_object();
+    chat.name(strf("tools[{}].function", i), tool.path());
+  }
+  json.end_array();
+  return Ok{};
+}
+
+void write_named_tool(JsonWriter& json, std::string_view name) {
+  json.begin_object().key("type").string("function").key("function").begin_object();
+  json.key("name").string(name).end_object().end_object();
+}
+
+Status translate_tool_choice(const Json& choice, ChatBody& chat) {
+  if (!choice.is_object()) {
+    write_json(choice, chat.member("tool_choice", choice.path()));
+    return Ok{};
+  }
+  const Json type = SPARROW_TRY(choice.at("type"));
+  if (type.string_view() == "function") {
+    static constexpr std::array<std::string_view, 2> kFields = {"type", "name"};
+    SPARROW_TRY(check_members(choice, kFields, "tool_choice"));
+    const Json name = SPARROW_TRY(choice.at("name"));
+    write_named_tool(chat.member("tool_choice", choice.path()), SPARROW_TRY(name.as_string()));
+    chat.name("tool_choice.function", choice.path());
+    return Ok{};
+  }
+  if (type.string_view() != "allowed_tools") return type.error("must be function or allowed_tools");
+  static constexpr std::array<std::string_view, 3> kFields = {"type", "mode", "tools"};
+  SPARROW_TRY(check_members(choice, kFields, "tool_choice"));
+  const Json tools = SPARROW_TRY(choice.at("tools"));
+  SPARROW_TRY(tools.expect_array());
+  JsonWriter& json = chat.member("tool_choice", choice.path()).begin_object();
+  json.key("type").string("allowed_tools").key("allowed_tools").begin_object();
+  chat.name("tool_choice.allowed_tools", choice.path());
+  write_json(SPARROW_TRY(choice.at("mode")), json.key("mode"));
+  json.key("tools").begin_array();
+  for (size_t i = 0; i < tools.size(); ++i) {
+    write_named_tool(json, SPARROW_TRY(SPARROW_TRY(tools.element(i).at("name")).as_string()));
+    chat.name(strf("tool_choice.allowed_tools.tools[{}].function", i), tools.element(i).path());
+  }
+  json.end_array().end_object().end_object();
+  return Ok{};
+}
+
+Status translate_reasoning(const Json& reasoning, ChatBody& chat) {
+  static constexpr std::array<std::string_view, 5> kFields = {"effort", "summary", "generate_summary",
+                                                              "context", "mode"};
+  SPARROW_TRY(check_members(reasoning, kFields, "reasoning"));
+  for (const char* name : {"summary", "generate_summary"})  // the thought itself is there
+    if (const auto field = reasoning.find(name)) SPARROW_TRY(field->as_string());
+  if (const auto effort = reasoning.find("effort"))
+    write_json(*effort, chat.member("reasoning_effort", effort->path()));
+  return Ok{};
+}
+
+Status translate_format(const Json& text, ChatBody& chat) {
+  static constexpr std::array<std::string_view, 2> kFields = {"format", "verbosity"};
+  static constexpr std::array<std::string_view, 3> kVerbosities = {"low", "medium", "high"};
+  SPARROW_TRY(check_members(text, kFields, "text"));
+  if (const auto verbosity = text.find("verbosity");
+      verbosity &&
+      std::find(kVerbosities.begin(), kVerbosities.end(), verbosity->string_view()) == kVerbosities.end())
+    return verbosity->error("must be low, medium or high, which are all the same here");
+  const auto format = text.find("format");
+  if (!format) return Ok{};
+  const Json type = SPARROW_TRY(format->at("type"));
+  JsonWriter& json = chat.member("response_format", format->path()).begin_object();
+  write_json(type, json.key("type"));
+  if (type.string_view() == "json_schema") {
+    json.key("json_schema").begin_object();
+    chat.name("response_format.json_schema", format->path());
+    for (size_t i = 0; i < format->size(); ++i)
+      if (format->key(i) != "type") write_json(format->member(i), json.key(format->key(i)));
+    json.end_object();
+  } else {
+    static constexpr std::array<std::string_view, 1> kType = {"type"};
+    SPARROW_TRY(check_members(*format, kType, "this format"));
+  }
+  json.end_object();
+  return Ok{};
+}
+
+Status translate_messages(const Json& body, ChatBody& chat) {
+  ItemReader items;
+  if (const auto instructions = body.find("instructions")) {
+    items.messages().push_back(
+        {.role = "system", .origin = "instructions", .content_origin = "instructions"});
+    items.messages().back().add_text(SPARROW_TRY(instructions->as_string()));
+  }
+  const Json input = SPARROW_TRY(body.at("input"));
+  SPARROW_TRY(items.add_input(input));
+  if (input.is_array() && input.size() == 0) return input.error("must hold at least one item");
+  chat.add_messages(items.messages());
+  return Ok{};
+}
+
+Status translate(const Json& body, ChatBody& chat) {
+  for (size_t i = 0; i < body.size(); ++i) {
+    const std::string_view name = body.key(i);
+    if (body.member(i).is_null()) continue;
+    const auto* const other = std::find_if(kOtherNames.begin(), kOtherNames.end(),
+                                           [name](const OtherName& it) { return it.name == name; });
+    if (other != kOtherNames.end())
+      return body.member(i).error(strf("is not a field of this request: use {}", other->instead));
+    if (!is_own(name)) chat.copy(body.member(i));
+  }
+  SPARROW_TRY(check_refused(body));
+  SPARROW_TRY(check_neutral(body));
+  SPARROW_TRY(translate_messages(body, chat));
+  if (const auto tools = body.find("tools")) SPARROW_TRY(translate_tools(*tools, chat));
+  if (const auto choice = body.find("tool_choice")) SPARROW_TRY(translate_tool_choice(*choice, chat));
+  if (const auto reasoning = body.find("reasoning")) SPARROW_TRY(translate_reasoning(*reasoning, chat));
+  if (const auto text = body.find("text")) SPARROW_TRY(translate_format(*text, chat));
+  if (const auto tokens = body.find("max_output_tokens"))
+    write_json(*tokens, chat.member("max_completion_tokens", tokens->path()));
+  return Ok{};
+}
+
+// What the response says of its request, with what stood for what was left out.
+std::vector<std::pair<std::string, std::string>> echoes_of(const Json& body,
+                                                           const openai::Prepared& prepared) {
+  struct Echo {
+    const char *name, *otherwise;
+  };
+  static constexpr std::array kEchoes = {
+      Echo{"background", "false"},
+      Echo{"instructions", "null"},
+      Echo{"max_output_tokens", "null"},
+      Echo{"max_tool_calls", "null"},
+      Echo{"metadata", "{}"},
+      Echo{"parallel_tool_calls", "true"},
+      Echo{"previous_response_id", "null"},
+      Echo{"prompt_cache_key", "null"},
+      Echo{"reasoning", R"({"effort":null,"summary":null})"},
+      Echo{"safety_identifier", "null"},
+      Echo{"text", R"({"format":{"type":"text"}})"},
+      Echo{"tool_choice", R"("auto")"},
+      Echo{"tools", "[]"},
+      Echo{"user", "null"},
+  };
+  std::vector<std::pair<std::string, std::string>> out;
+  for (const Echo& echo : kEchoes) {
+    const auto field = body.find(echo.name);
+    out.emplace_back(echo.name, field ? json_text(*field) : echo.otherwise);
+  }
+  const SamplingParams& sampling = prepared.request.sampling;
+  for (const auto& [name, value] :
+       {std::pair("temperature", sampling.temperature), std::pair("top_p", sampling.top_p)})
+    out.emplace_back(name, JsonWriter().number(value).take());
+  out.emplace_back("service_tier", R"("default")");
+  out.emplace_back("store", "false");
+  out.emplace_back("top_logprobs", "0");
+  out.emplace_back("truncation", R"("disabled")");
+  return out;
+}
+
+Status read(JsonDocument body, const openai::Asker& asker, openai::Prepared& prepared) {
+  const Json root = body.root();
+  SPARROW_TRY(root.expect_object());
+  ChatBody chat;
+  SPARROW_TRY(translate(root, chat));
+  const bool packs_thoughts = SPARROW_TRY(wants_packed_thoughts(root));
+  JsonDocument document =
+      SPARROW_TRY(JsonDocument::parse(chat.take(), "the request's body", openai::kBodyLimits));
+  if (const Status status = openai::kChatApi.read(std::move(document), asker, prepared); !status.ok())
+    return chat.translated(status.error());
+  prepared.writer = make_writer({.echoes = echoes_of(root, prepared), .packs_thoughts = packs_thoughts});
+  return Ok{};
+}
+
+}  // namespace
+
+const openai::Api kResponsesApi{.read = read,
+                                .prompt_field = "input",
+                                .max_tokens_field = "max_output_tokens",
+                                .logprobs_field = "top_logprobs",
+                                .logprob_bytes = 110,
+                                .prompt_logprobs_once = true};
+
+}  // namespace sparrow::responses

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+// Responses: the prompt is the one that the same chat has, and what is refused is refused by name.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "server/responses/responses.h"
+#include "support/server/api_answers.h"
+
+namespace sparrow::responses {
+namespace {
+
+using testing::HasSubstr;
+
+struct SameChat {
+  const char* name;
+  std::string body, chat;
+  friend void PrintTo(const SameChat& it, std::ostream* out) { *out << it.name; }
+};
+
+const std::string kCall =
+    R"({"role":"assistant","content":null,"reasoning_content":"hm","tool_calls":[{"id":"c1","type":"function",)"
+    R"("function":{"name":"f","arguments":"{\"n\":3}"}}]})";
+const std::string kItems =
+    R"({"type":"reasoning","id":"rs_1","summary":[],"content":[{"type":"reasoning_text","text":"hm"}]},)"
+    R"({"type":"function_call","id":"fc_1","call_id":"c1","name":"f","arguments":"{\"n\":3}","status":"completed"})";
+
+const SameChat kSame[] = {
+    {"Text", R"("input":"hi")", R"("messages":[{"role":"user","content":"hi"}])"},
+    {"Instructions", R"("instructions":"Be brief.","input":"hi")",
+     R"("messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"hi"}])"},
+    {"Parts",
+     R"("input":[{"role":"user","content":[{"type":"input_text","text":"a"},{"type":"input_text","text":"b"}]},)"
+     R"({"type":"message","id":"msg_1","status":"completed","role":"assistant",)"
+     R"("content":[{"type":"output_text","text":"c","annotations":[],"logprobs":[]}]},{"role":"user","content":"d"}])",
+     R"("messages":[{"role":"user","content":"ab"},{"role":"assistant","content":"c"},{"role":"user","content":"d"}])"},
+    {"CallAndOutput",
+     R"("input":[{"role":"user","content":"hi"},)" + kItems +
+         R"(,{"type":"function_call_output","call_id":"c1","output":"four"}],"tools":[{"type":"function","name":"f",)"
+         R"("description":"d","parameters":{"type":"object","properties":{"n":{"type":"integer"}}},"strict":false}])",
+     R"("messages":[{"role":"user","content":"hi"},)" + kCall +
+         R"(,{"role":"tool","tool_call_id":"c1","content":"four"}],"tools":[{"type":"function","function":{"name":"f",)"
+         R"("description":"d","parameters":{"type":"object","properties":{"n":{"type":"integer"}}},"strict":false}}])"},
+    {"OutputOfParts",
+     R"("input":[{"role":"user","content":"hi"},)" + kItems +
+         R"(,{"type":"function_call_output","call_id":"c1","output":[{"type":"input_text","text":"four"}]}])",
+     R"("messages":[{"role":"user","content":"hi"},)" + kCall +
+         R"(,{"role":"tool","tool_call_id":"c1","content":"four"}])"},
+    {"EffortNone", R"("input":"hi","reasoning":{"effort":"none","summary":"auto"})",
+     R"("messages":[{"role":"user","content":"hi"}],"reasoning_effort":"none")"},
+    {"TemplateOptions", R"("input":"hi","chat_template_kwargs":{"thinking_mode":"enabled"})",
+     R"("messages":[{"role":"user","content":"hi"}],"chat_template_kwargs":{"thinking_mode":"enabled"})"},
+};
+
+class ResponsesPrompt : public test::ApiAnswers, public testing::WithParamInterface<SameChat> {};
+
+TEST_P(ResponsesPrompt, IsThatOfTheSameChat) {
+  const std::string expected = prompt(openai::kChatApi, GetParam().chat);
+  EXPECT_THAT(expected, testing::Not(testing::StartsWith("error")));
+  EXPECT_EQ(prompt(kResponsesApi, GetParam().body), expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(Responses, ResponsesPrompt, testing::ValuesIn(kSame),
+                         [](const auto& info) { return info.param.name; });
+
+struct Bad {
+  const char *name, *body, *field, *message;
+  friend void PrintTo(const Bad& it, std::ostream* out) { *out << it.name; }
+};
+
+const Bad kBad[] = {
+    {"NoInput", R"("model":"m3")", "input", "missing"},
+    {"NumberAsInput", R"("input":5)", "input", "must be a string or a list of items, got 5"},
+    {"NoItems", R"("input":[])", "input", "at least one item"},
+    {"UnknownItem", R"("input":[{"type":"web_search_call"}])", "input[0].type", "\"web_search_call\""},
+    {"UnknownRole", R"("input":[{"role":"robot","content":"x"}])", "input[0].role", "\"robot\""},
+    {"FieldOfAnItem", R"("input":[{"role":"user","content":"x","foo":1}])", "input[0].foo", "not a field"},
+    {"Part", R"("input":[{"role":"user","content":[{"type":"input_audio"}]}])", "input[0].content[0].type",
+     "must be input_text"},
+    {"Image", R"("input":[{"role":"user","content":[{"type":"input_image","image_url":"http://x/y.png"}]}])",
+     "input[0].content[0].type", "images"},
+    {"CallWithoutId", R"("input":[{"type":"function_call","name":"f","arguments":"{}"}])", "input[0].call_id",
+     "missing"},
+    {"OutputNumber", R"("input":[{"type":"function_call_output","call_id":"c","output":3}])",
+     "input[0].output", "must be a string"},
+    {"Messages", R"("messages":[{"role":"user","content":"x"}])", "messages", "use input"},
+    {"MaxTokens", R"("input":"x","max_tokens":3)", "max_tokens", "use max_output_tokens"},
+    {"Tokens", R"("input":"x","max_output_tokens":-1)", "max_output_tokens", "max_output_tokens must be"},
+    {"TooManyTokens", R"("input":"x","max_output_tokens":100000)", "max_output_tokens",
+     "maximum context length"},
+    {"Temperature", R"("input":"x","temperature":9)", "temperature", "got 9"},
+    {"Unknown", R"("input":"x","foo":1)", "foo", "is not a field of this request"},
+    {"HostedTool", R"("input":"x","tools":[{"type":"web_search"}])", "tools[0].type", "no tools of its own"},
+    {"NamelessTool", R"("input":"x","tools":[{"type":"function"}])", "tools[0].name", "missing"},
+    {"ToolParameters", R"("input":"x","tools":[{"type":"function","name":"f","parameters":3}])",
+     "tools[0].parameters", "tools[0].parameters must be an object"},
+    {"ToolChoice",
+     R"("input":"x","tool_choice":{"type":"function","name":"g"},)"
+     R"("tools":[{"type":"function","name":"f"}])",
+     "tool_choice.name", "tool_choice.name must be the name of one of the tools"},
+    {"ToolChoiceType", R"("input":"x","tool_choice":{"type":"mcp"})", "tool_choice.type", "must be function"},
+    {"ToolChoiceWord", R"("input":"x","tool_choice":"some")", "tool_choice", "\"some\""},
+    {"Format", R"("input":"x","text":{"format":{"type":"grammar"}})", "text.format.type", "text.format.type"},
+    {"Verbosity", R"("input":"x","text":{"verbosity":"loud"})", "text.verbosity", "\"loud\""},
+    {"Effort", R"("input":"x","reasoning":{"effort":"huge"})", "reasoning.effort", "\"huge\""},
+    {"Truncation", R"("input":"x","truncation":"auto")", "truncation", "must be disabled"},
+    {"Conversation", R"("input":"x","conversation":"conv_1")", "conversation", "not supported"},
+    {"Previous", R"("input":"x","previous_response_id":"resp_1")", "previous_response_id", "\"resp_1\""},
+    {"Store", R"("input":"x","store":true)", "store", "must be false"},
+    {"Prompt", R"("input":"x","prompt":{"id":"p"})", "prompt", "no stored prompts"},
+    {"Logprobs", R"("input":"x","include":["message.output_text.logprobs"])", "include[0]", "not supported"},
+    {"TopLogprobs", R"("input":"x","top_logprobs":5)", "top_logprobs", "must be 0"},
+    {"Instructions", R"("input":"x","instructions":[1])", "instructions", "must be a string"},
+};
+
+class BadResponses : public test::ApiAnswers, public testing::WithParamInterface<Bad> {};
+
+TEST_P(BadResponses, AreRefusedByFieldAndValue) {
+  const Error got = error(kResponsesApi, GetParam().body);
+  EXPECT_EQ(got.field, GetParam().field) << got.message;
+  EXPECT_THAT(got.message, HasSubstr(GetParam().message));
+}
+
+INSTANTIATE_TEST_SUITE_P(Responses, BadResponses, testing::ValuesIn(kBad),
+                         [](const auto& info) { return info.param.name; });
+
+using ResponsesRequests = test::ApiAnswers;
+
+TEST_F(ResponsesRequests, WhatClientsSendAlongIsTaken) {
+  for (const char* more : {R"("store":false)",
+                           R"("include":[])",
+                           R"("include":["reasoning.encrypted_content"])",
+                           R"("include":["web_search_call.action.sources"])",
+                           R"("prompt_cache_key":"k")",
+                           R"("service_tier":"auto")",
+                           R"("truncation":"disabled")",
+                           R"("top_logprobs":0)",
+                           R"("metadata":{"a":"b"})",
+                           R"("text":{"format":{"type":"text"},"verbosity":"low"})",
+                           R"("reasoning":{"effort":"medium","summary":"auto"})",
+                           R"("parallel_tool_calls":true)",
+                           R"("client_metadata":{"x":"y"})",
+                           R"("user":"u")",
+                           R"("safety_identifier":"s")",
+                           R"("max_tool_calls":3)",
+                           R"("tool_choice":"auto")",
+                           R"("tools":[])",
+                           R"("background":false)",
+                           R"("conversation":null)",
+                           R"("previous_response_id":null)",
+                           R"("stream":true,"stream_options":{"include_obfuscation":false})"})
+    EXPECT_THAT(prompt(kResponsesApi, std::string(R"("input":"hi",)") + more), HasSubstr("hi")) << more;
+}
+
+TEST_F(ResponsesRequests, SamplingFieldsOfChatsAreTakenToo) {
+  const auto prepared = openai::prepare(
+      kResponsesApi,
+      R"({"input":"hi","top_k":7,"min_p":0.1,"seed":5,"logit_bias":{"3":1},"stop":["x"],"temperature":0.5})",
+      model_);
+  ASSERT_TRUE(prepared.ok()) << prepared.error().message;
+  const SamplingParams& sampling = prepared.value()->request.sampling;
+  EXPECT_EQ(sampling.top_k, 7);
+  EXPECT_FLOAT_EQ(sampling.min_p, 0.1f);
+  EXPECT_EQ(sampling.logit_bias.size(), 1u);
+  EXPECT_EQ(prepared.value()->fields.seed, 5u);
+  EXPECT_EQ(prepared.value()->answer.stop, std::vector<std::string>{"x"});
+}
+
+}  // namespace
+}  // namespace sparrow::responses
