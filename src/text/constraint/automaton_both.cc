@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+// Texts that several parts of a grammar have to agree on: their states side by side.
+#include <algorithm>
+#include <deque>
+
+#include "text/constraint/automaton.h"
+
+namespace sparrow {
+namespace {
+
+// How far is looked for an end. What is not found by then counts as live in a running output, and is refused
+// when a constraint is made.
+constexpr size_t kMaxLifeSteps = 5'000;
+
+}  // namespace
+
+// Leaves out excluded parts that cannot be any more. False: nothing can fit.
+bool Automaton::drop_settled(std::vector<StateId>& parts, int& num_wanted) const {
+  for (int i = 0; i < num_wanted; ++i)
+    if (parts[i] == kDead) return false;
+  parts.erase(std::remove(parts.begin() + num_wanted, parts.end(), kDead), parts.end());
+  // Equal parts say it once.
+  std::sort(parts.begin(), parts.begin() + num_wanted);
+  const auto last = std::unique(parts.begin(), parts.begin() + num_wanted);
+  const auto dropped = parts.begin() + num_wanted - last;
+  parts.erase(last, parts.begin() + num_wanted);
+  num_wanted -= static_cast<int>(dropped);
+  std::sort(parts.begin() + num_wanted, parts.end());
+  parts.erase(std::unique(parts.begin() + num_wanted, parts.end()), parts.end());
+  return true;
+}
+
+bool Automaton::product_accepts(const Product& product) const {
+  const auto in = [&](StateId part) { return accepts(part); };
+  const auto middle = product.parts.begin() + product.num_wanted;
+  return std::all_of(product.parts.begin(), middle, in) && std::none_of(middle, product.parts.end(), in);
+}
+
+int32_t Automaton::product_id(std::vector<StateId> parts, int num_wanted) {
+  if (products_.empty()) products_.push_back({.parts = {}, .num_wanted = 0});  // 0: not begun
+  const auto [entry, is_new] =
+      product_ids_.try_emplace({parts, num_wanted}, static_cast<int32_t>(products_.size()));
+  if (is_new) products_.push_back({.parts = std::move(parts), .num_wanted = num_wanted});
+  return entry->second;
+}
+
+// Where the bytes lead from here, each once; 0: to where anything that one part wants is right.
+std::vector<int32_t> Automaton::next_products(int32_t product) {
+  std::vector<int32_t> found;
+  const std::vector<StateId> parts = products_[product].parts;
+  const int wanted = products_[product].num_wanted;
+  std::vector<const StateId*> rows;
+  for (const StateId part : parts) rows.push_back(row(part));
+  std::vector<std::vector<StateId>> seen;
+  for (int byte = 0; byte < 256; ++byte) {
+    std::vector<StateId> next;
+    for (const StateId* row : rows) next.push_back(row[byte]);
+    if (std::find(seen.begin(), seen.end(), next) != seen.end()) continue;
+    seen.push_back(next);
+    int num_wanted = wanted;
+    if (!drop_settled(next, num_wanted)) continue;
+    found.push_back(next.size() == 1 ? 0 : product_id(std::move(next), num_wanted));
+  }
+  return found;
+}
+
+bool Automaton::is_live(int32_t start) {
+  using Life = Product::Life;
+  if (products_[start].life != Life::kUnknown) return products_[start].life == Life::kLive;
+  std::vector<int32_t> seen{start};
+  std::unordered_set<int32_t> known{start};
+  const auto live = [&](int32_t product) {
+    return product == 0 || products_[product].life == Life::kLive || product_accepts(products_[product]);
+  };
+  bool found = live(start);
+  for (size_t i = 0; i < seen.size() && !found; ++i) {
+    if (i > kMaxLifeSteps) {
+      undecided_ = found = true;
+      break;
+    }
+    for (const int32_t next : next_products(seen[i])) {
+      found |= live(next);
+      if (!found && products_[next].life != Life::kDead && known.insert(next).second) seen.push_back(next);
+    }
+  }
+  if (found)
+    products_[start].life = Life::kLive;
+  else
+    for (const int32_t product : seen) products_[product].life = Life::kDead;
+  return found;
+}
+
+StateId Automaton::copy_set(const Automaton& from, StateId set,
+                            std::unordered_map<StateId, StateId>& copied) {
+  if (set <= kDone) return set;
+  if (const auto found = copied.find(set); found != copied.end()) return found->second;
+  Items made;
+  for (const Item item : from.items(set)) {
+    Item copy{item.node, item.at, copy_set(from, item.tail, copied)};
+    if (item.node != kEnd && item.at > 0 && grammar_->node(item.node).kind == NodeKind::kBoth) {
+      std::vector<StateId> parts = from.products_[item.at].parts;
+      for (StateId& part : parts) part = copy_set(from, part, copied);
+      copy.at = product_id(std::move(parts), from.products_[item.at].num_wanted);
+      products_[copy.at].life = Product::Life::kLive;
+    }
+    made.push_back(copy);
+  }
+  const StateId result = merged(made);
+  copied.emplace(set, result);
+  return result;
+}
+
+std::unique_ptr<Automaton> Automaton::fresh() const {
+  std::unique_ptr<Automaton> made(new Automaton(grammar_));
+  made->productive_ = productive_;
+  made->start_ = made->expanded(made->follow(grammar_->root(), 0, kDone));
+  return made;
+}
+
+StateId Automaton::move_to(Automaton& other, StateId state) const {
+  std::unordered_map<StateId, StateId> copied;
+  const StateId moved = other.copy_set(*this, state, copied);
+  other.expanded_[moved] = moved;
+  return moved;
+}
+
+}  // namespace sparrow

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "text/constraint/constraint.h"
+
+#include <algorithm>
+
+namespace sparrow {
+namespace {
+
+// What one constraint may hold: rows of its automaton, a KiB each, and masks.
+constexpr size_t kMaxRows = 8'192, kMaxMaskBytes = size_t{8} << 20;
+// New rows that one mask may take. The tokens that need more are left out of it, but for those of one byte:
+// an output can always go on, and no constraint holds up others.
+constexpr size_t kMaxRowsForMask = 4'096;
+
+}  // namespace
+
+MaskedAutomaton::MaskedAutomaton(std::unique_ptr<Automaton> automaton, const Vocabulary& vocabulary)
+    : automaton_(std::move(automaton)), vocabulary_(&vocabulary), path_(vocabulary.max_depth() + 1) {}
+
+bool MaskedAutomaton::is_full() const {
+  return automaton_->num_rows() > kMaxRows || mask_bytes_ > kMaxMaskBytes;
+}
+
+void MaskedAutomaton::walk(std::span<const Vocabulary::TreeNode> tree, StateId state,
+                           std::vector<int32_t>& ids) {
+  const size_t limit = automaton_->num_rows() + kMaxRowsForMask;
+  path_[0] = state;
+  const auto count = static_cast<int32_t>(tree.size());
+  for (int32_t i = 0; i < count;) {
+    const Vocabulary::TreeNode& node = tree[i];
+    const bool may_grow = automaton_->num_rows() < limit || node.depth == 0;
+    const StateId next = may_grow || automaton_->has_row(path_[node.depth])
+                             ? automaton_->next(path_[node.depth], node.byte)
+                             : Automaton::kDead;
+    if (next == Automaton::kDead) {
+      i = node.next;
+      continue;
+    }
+    path_[node.depth + 1] = next;
+    if (node.id >= 0) ids.push_back(node.id);
+    ++i;
+  }
+}
+
+const MaskedAutomaton::Mask& MaskedAutomaton::mask(StateId state) {
+  const auto [entry, is_new] = masks_.try_emplace(state);
+  Mask& mask = entry->second;
+  if (!is_new) return mask;
+  const Grammar& grammar = automaton_->grammar();
+  if (grammar.plain_part() >= 0)
+    mask.plain_chars = automaton_->repeats_of(state, grammar.plain_ascii(), grammar.plain_part());
+  walk(vocabulary_->rest(), state, mask.ids);
+  if (mask.plain_chars == 0) walk(vocabulary_->plain(), state, mask.ids);
+  const auto twins = vocabulary_->twins();
+  if (!twins.empty()) {
+    std::sort(mask.ids.begin(), mask.ids.end());
+    const size_t count = mask.ids.size();
+    for (const auto& [first, second] : twins)
+      if (std::binary_search(mask.ids.begin(), mask.ids.begin() + static_cast<ptrdiff_t>(count), first))
+        mask.ids.push_back(second);
+  }
+  if (mask.ids.size() > vocabulary_->num_words()) {
+    std::vector<uint32_t> bits(vocabulary_->num_words());
+    if (mask.plain_chars > 0) std::ranges::copy(vocabulary_->plain_up_to(mask.plain_chars), bits.begin());
+    for (const int32_t id : mask.ids) bits[id / 32] |= uint32_t{1} << (id % 32);
+    mask = {.plain_chars = 0, .ids = {}, .bits = std::move(bits)};
+  }
+  mask.ids.shrink_to_fit();
+  mask_bytes_ += sizeof(Mask) + 4 * (mask.ids.size() + mask.bits.size()) + 32;
+  return mask;
+}
+
+void MaskedAutomaton::write_mask(StateId state, std::span<uint32_t> bits) {
+  SPARROW_CHECK_EQ(bits.size(), vocabulary_->num_words());
+  const Mask& found = mask(state);
+  if (!found.bits.empty()) {
+    std::ranges::copy(found.bits, bits.begin());
+    return;
+  }
+  if (found.plain_chars > 0)
+    std::ranges::copy(vocabulary_->plain_up_to(found.plain_chars), bits.begin());
+  else
+    std::ranges::fill(bits, 0);
+  for (const int32_t id : found.ids) bits[id / 32] |= uint32_t{1} << (id % 32);
+}
+
+Result<std::shared_ptr<Constraint>> Constraint::create(std::shared_ptr<const Grammar> grammar,
+                                                       std::shared_ptr<const Vocabulary> vocabulary) {
+  std::unique_ptr<Automaton> automaton = SPARROW_TRY(Automaton::create(std::move(grammar)));
+  auto states = std::make_shared<MaskedAutomaton>(std::move(automaton), *vocabulary);
+  return std::shared_ptr<Constraint>(new Constraint(std::move(states), std::move(vocabulary)));
+}
+
+Matcher::Matcher(std::shared_ptr<Constraint> constraint)
+    : constraint_(std::move(constraint)),
+      states_(constraint_->states_),
+      state_(states_->automaton().start()) {}
+
+// From an automaton that has grown too large to the one in its place.
+void Matcher::move_on() {
+  if (constraint_->states_->is_full())
+    constraint_->states_ = std::make_shared<MaskedAutomaton>(constraint_->states_->automaton().fresh(),
+                                                             constraint_->vocabulary());
+  if (states_ == constraint_->states_) return;
+  state_ = states_->automaton().move_to(constraint_->states_->automaton(), state_);
+  states_ = constraint_->states_;
+}
+
+void Matcher::write_mask(std::span<uint32_t> bits) {
+  move_on();
+  states_->write_mask(state_, bits);
+}
+
+bool Matcher::advance(std::string_view bytes) {
+  move_on();
+  StateId state = state_;
+  for (const char byte : bytes) state = states_->automaton().next(state, static_cast<uint8_t>(byte));
+  if (state == Automaton::kDead || bytes.empty()) return false;
+  state_ = state;
+  return true;
+}
+
+bool Matcher::must_end() const {
+  Automaton& automaton = states_->automaton();
+  if (!automaton.accepts(state_)) return false;
+  const StateId* row = automaton.row(state_);
+  return std::all_of(row, row + 256, [](StateId next) { return next == Automaton::kDead; });
+}
+
+}  // namespace sparrow

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+// Constraint: a grammar and the tokens of a model, ready to say which tokens may come next; shared by all
+// outputs that are held to it, with the masks that any of them has asked for. Matcher: where one output
+// stands.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "text/constraint/automaton.h"
+#include "text/constraint/vocabulary.h"
+
+namespace sparrow {
+
+// An automaton and the masks of its states.
+class MaskedAutomaton {
+ public:
+  MaskedAutomaton(std::unique_ptr<Automaton> automaton, const Vocabulary& vocabulary);
+
+  Automaton& automaton() { return *automaton_; }
+  // The tokens that may come in this state, as bits.
+  void write_mask(StateId state, std::span<uint32_t> bits);
+  // It has grown so large that a fresh one should take its place.
+  bool is_full() const;
+  size_t bytes() const { return automaton_->bytes() + mask_bytes_; }
+
+ private:
+  // The plain tokens of up to so many characters, and these ids; or everything as bits.
+  struct Mask {
+    int plain_chars = 0;
+    std::vector<int32_t> ids;
+    std::vector<uint32_t> bits;
+  };
+
+  const Mask& mask(StateId state);
+  void walk(std::span<const Vocabulary::TreeNode> tree, StateId state, std::vector<int32_t>& ids);
+
+  std::unique_ptr<Automaton> automaton_;
+  const Vocabulary* vocabulary_;
+  std::unordered_map<StateId, Mask> masks_;
+  size_t mask_bytes_ = 0;
+  std::vector<StateId> path_;  // of walk(), by depth
+};
+
+// Made by any thread; after that, its matchers are for one thread at a time, all of them.
+class Constraint {
+ public:
+  // Error: no text fits.
+  static Result<std::shared_ptr<Constraint>> create(std::shared_ptr<const Grammar> grammar,
+                                                    std::shared_ptr<const Vocabulary> vocabulary);
+
+  const Vocabulary& vocabulary() const { return *vocabulary_; }
+  size_t bytes() const { return states_->bytes(); }
+
+ private:
+  friend class Matcher;
+  Constraint(std::shared_ptr<MaskedAutomaton> states, std::shared_ptr<const Vocabulary> vocabulary)
+      : states_(std::move(states)), vocabulary_(std::move(vocabulary)) {}
+
+  std::shared_ptr<MaskedAutomaton> states_;
+  std::shared_ptr<const Vocabulary> vocabulary_;
+};
+
+// Copies go their own ways.
+class Matcher {
+ public:
+  explicit Matcher(std::shared_ptr<Constraint> constraint);
+
+  // Tokens that may come next, as bits by id. From each of them an end can be reached.
+  void write_mask(std::span<uint32_t> bits);
+  // False: this may not come here, and nothing has changed.
+  bool advance(int32_t id) { return advance(constraint_->vocabulary().bytes_of(id)); }
+  bool advance(std::string_view bytes);
+  // The output may end here; and nothing but its end may come.
+  bool may_end() const { return states_->automaton().accepts(state_); }
+  bool must_end() const;
+  // Bytes that have to come next whatever the model says.
+  std::string forced(size_t max_bytes = 4096) const { return states_->automaton().forced(state_, max_bytes); }
+  const Constraint& constraint() const { return *constraint_; }
+
+ private:
+  void move_on();
+
+  std::shared_ptr<Constraint> constraint_;
+  std::shared_ptr<MaskedAutomaton> states_;  // that state_ is one of
+  StateId state_;
+};
+
+}  // namespace sparrow

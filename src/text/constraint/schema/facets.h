@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Facets: schema objects that hold for one value at the same time, found by following references and allOf.
+// What they say together is asked here, keyword by keyword.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/json/json.h"
+#include "base/result.h"
+
+namespace sparrow {
+
+struct Facet {
+  Json schema;
+  std::string pointer;     // "#/properties/a"
+  bool opened = false;     // $ref and allOf have been followed
+  bool any_taken = false;  // an alternative of anyOf stands beside it
+  bool one_taken = false;  // the same for oneOf
+  std::string key() const {
+    return pointer + (opened ? "!" : "") + (any_taken ? "a" : "") + (one_taken ? "o" : "");
+  }
+};
+using Facets = std::vector<Facet>;
+
+// The member of a schema, also where it is null.
+std::optional<Json> member(const Json& object, std::string_view key);
+std::string below(const std::string& pointer, std::string_view key);
+Facet part_of(const Facet& facet, std::string_view key);
+Facet part_of(const Facet& facet, std::string_view key, std::string_view inner);
+Error refuse(const Facet& facet, std::string_view keyword, std::string_view why);
+
+// All schemas that a schema refers to.
+class SchemaDocument {
+ public:
+  explicit SchemaDocument(const Json& root) : root_(root) {}
+  Facet root() const { return {root_, "#"}; }
+  Result<Facet> resolve(const Facet& from, const std::string& reference) const;
+
+ private:
+  std::optional<Facet> anchor(const Facet& at, std::string_view name, int& budget) const;
+  Json root_;
+};
+
+struct OpenFacets {
+  Facets facets;       // objects, with nothing left to follow but alternatives
+  bool never = false;  // one of them is false
+};
+
+// Follows references and allOf, and refuses keywords that are not known.
+Result<OpenFacets> open_facets(const SchemaDocument& document, const Facets& facets);
+
+// The JSON types, as bits; kInteger without kNumber: whole numbers only.
+enum TypeBits : unsigned {
+  kNull = 1,
+  kBoolean = 2,
+  kObject = 4,
+  kArray = 8,
+  kNumber = 16,
+  kInteger = 32,
+  kString = 64
+};
+Result<unsigned> types_of(const Facets& facets);
+
+// nullopt: nothing is said. The tightest of all facets.
+Result<std::optional<int64_t>> largest(const Facets& facets, std::string_view keyword);
+Result<std::optional<int64_t>> smallest(const Facets& facets, std::string_view keyword);
+
+}  // namespace sparrow

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// enum and const: the listed values that fit all else that is said, as they are written.
+#include <algorithm>
+
+#include "base/json/json_writer.h"
+#include "base/strf.h"
+#include "base/utf8.h"
+#include "text/constraint/automaton.h"
+#include "text/constraint/regex/regex.h"
+#include "text/constraint/schema/compiler.h"
+#include "text/constraint/schema/decimal_range.h"
+#include "text/constraint/schema/formats.h"
+#include "text/output/tool_markup.h"
+
+namespace sparrow {
+namespace {
+
+constexpr int kMaxDepth = 32;
+constexpr size_t kMaxListed = 20'000;
+
+// Equal as JSON Schema has it: 1.0 is 1, and members have no order.
+bool equal(const Json& a, const Json& b) {
+  if (a.is_object() != b.is_object() || a.is_array() != b.is_array() || a.is_string() != b.is_string() ||
+      a.is_number() != b.is_number() || a.is_bool() != b.is_bool() || a.size() != b.size())
+    return false;
+  if (a.is_string()) return a.string_view() == b.string_view();
+  if (a.is_bool()) return a.as_bool().value() == b.as_bool().value();
+  if (a.is_number()) {
+    const auto left = decimal_of(a), right = decimal_of(b);
+    return left.ok() && right.ok() && compare(left.value(), right.value()) == 0;
+  }
+  for (size_t i = 0; i < a.size(); ++i) {
+    const auto other = a.is_array() ? std::optional(b.element(i)) : member(b, a.key(i));
+    if (!other || !equal(a.is_array() ? a.element(i) : a.member(i), *other)) return false;
+  }
+  return true;
+}
+
+unsigned type_of(const Json& value) {
+  if (value.is_null()) return kNull;
+  if (value.is_bool()) return kBoolean;
+  if (value.is_string()) return kString;
+  if (value.is_object()) return kObject;
+  if (value.is_array()) return kArray;
+  const auto decimal = decimal_of(value);
+  return decimal.ok() && decimal.value().fraction.empty() ? kInteger : kNumber;
+}
+
+}  // namespace
+
+Result<bool> SchemaCompiler::matches(const Facet& facet, std::string_view keyword, const std::string& pattern,
+                                     std::string_view text) {
+  std::unique_ptr<Automaton>& known = patterns_[std::string(keyword) + " " + pattern];
+  if (!known) {
+    auto grammar = std::make_shared<Grammar>();
+    auto node = add_regex(*grammar, pattern, {.search = keyword != "format"});
+    if (!node.ok()) return refuse(facet, keyword, strf("cannot be read: {}", node.error().message));
+    SPARROW_TRY(grammar->finish(node.value()));
+    auto made = Automaton::create(std::move(grammar));
+    if (!made.ok()) return false;  // no text at all
+    known = std::move(*made);
+  }
+  StateId state = known->start();
+  for (const char byte : text) state = known->next(state, static_cast<uint8_t>(byte));
+  return known->accepts(state);
+}
+
+Result<bool> SchemaCompiler::fits_string(std::string_view text, const Facets& facets) {
+  int64_t length = 0;
+  for (const char c : text) length += (static_cast<unsigned char>(c) & 0xC0) != 0x80;
+  const auto min = SPARROW_TRY(largest(facets, "minLength")),
+             max = SPARROW_TRY(smallest(facets, "maxLength"));
+  if (length < min.value_or(0) || length > max.value_or(INT64_MAX)) return false;
+  for (const Facet& facet : facets) {
+    if (const auto pattern = member(facet.schema, "pattern"))
+      if (!SPARROW_TRY(matches(facet, "pattern", std::string(pattern->string_view()), text))) return false;
+    if (const auto format = member(facet.schema, "format")) {
+      const auto known = format_pattern(format->string_view());
+      if (!known) return refuse(facet, "format", strf("is {}, which is not known here", format->brief()));
+      if (!known->empty() && !SPARROW_TRY(matches(facet, "format", std::string(*known), text))) return false;
+    }
+  }
+  return true;
+}
+
+Result<bool> SchemaCompiler::fits_number(const Json& value, const Facets& facets) {
+  const Decimal number = SPARROW_TRY(decimal_of(value));
+  for (const Facet& facet : facets) {
+    for (const std::string_view keyword : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
+      const auto bound = member(facet.schema, keyword);
+      if (!bound) continue;
+      const int order = compare(number, SPARROW_TRY(decimal_of(*bound)));
+      const bool low = keyword.ends_with("inimum"), exclusive = keyword.starts_with("ex");
+      if (low ? order < (exclusive ? 1 : 0) : order > (exclusive ? -1 : 0)) return false;
+    }
+    if (const auto multiple = member(facet.schema, "multipleOf")) {
+      const auto whole = multiple->as_int(1, INT64_MAX);
+      const auto own = value.as_int(INT64_MIN, INT64_MAX);
+      if (!whole.ok() || (!own.ok() && number.fraction.empty()))
+        return refuse(facet, "multipleOf", "cannot be checked for the values that are listed");
+      if (!own.ok() || own.value() % whole.value() != 0) return false;
+    }
+  }
+  return true;
+}
+
+Result<bool> SchemaCompiler::fits_object(const Json& value, const Facets& facets, int depth) {
+  const auto min = SPARROW_TRY(largest(facets, "minProperties")),
+             max = SPARROW_TRY(smallest(facets, "maxProperties"));
+  const auto count = static_cast<int64_t>(value.size());
+  if (count < min.value_or(0) || count > max.value_or(INT64_MAX)) return false;
+  for (const Facet& facet : facets) {
+    const auto required = member(facet.schema, "required");
+    for (size_t i = 0; required && i < required->size(); ++i)
+      if (!member(value, required->element(i).string_view())) return false;
+    if (member(facet.schema, "propertyNames"))
+      return refuse(facet, "propertyNames", "cannot be checked for the objects that are listed");
+  }
+  for (size_t i = 0; i < value.size(); ++i) {
+    const Facets inner = SPARROW_TRY(member_facets(facets, std::string(value.key(i))));
+    if (!SPARROW_TRY(fits(value.member(i), inner, depth + 1))) return false;
+  }
+  return true;
+}
+
+Result<bool> SchemaCompiler::fits_array(const Json& value, const Facets& facets, int depth) {
+  const auto min = SPARROW_TRY(largest(facets, "minItems")), max = SPARROW_TRY(smallest(facets, "maxItems"));
+  const auto count = static_cast<int64_t>(value.size());
+  if (count < min.value_or(0) || count > max.value_or(INT64_MAX)) return false;
+  for (size_t i = 0; i < value.size(); ++i)
+    if (!SPARROW_TRY(fits(value.element(i), SPARROW_TRY(item_facets(facets, i)), depth + 1))) return false;
+  return true;
+}
+
+Result<bool> SchemaCompiler::fits(const Json& value, const Facets& facets, int depth) {
+  const OpenFacets open = SPARROW_TRY(open_facets(document_, facets));
+  if (open.never || depth > kMaxDepth) return false;
+  const unsigned types = SPARROW_TRY(types_of(open.facets));
+  if (!(type_of(value) & types)) return false;
+  for (const Facet& facet : open.facets) {
+    if (const auto only = member(facet.schema, "const"); only && !equal(*only, value)) return false;
+    if (const auto list = member(facet.schema, "enum")) {
+      bool found = false;
+      for (size_t i = 0; i < list->size() && !found; ++i) found = equal(list->element(i), value);
+      if (!found) return false;
+    }
+    for (const std::string_view keyword : {"anyOf", "oneOf"}) {
+      const auto list = member(facet.schema, keyword);
+      if (!list || (keyword == "anyOf" ? facet.any_taken : facet.one_taken)) continue;
+      int count = 0;
+      for (size_t i = 0; i < list->size(); ++i)
+        count += SPARROW_TRY(fits(value, {part_of(facet, keyword, std::to_string(i))}, depth + 1));
+      if (count == 0 || (keyword == "oneOf" && count > 1)) return false;
+    }
+  }
+  if (value.is_string()) return fits_string(value.string_view(), open.facets);
+  if (value.is_number()) return fits_number(value, open.facets);
+  if (value.is_object()) return fits_object(value, open.facets, depth);
+  if (value.is_array()) return fits_array(value, open.facets, depth);
+  return true;
+}
+
+Result<std::vector<Json>> SchemaCompiler::listed_values(const Facets& facets) {
+  std::vector<Json> values;
+  for (const Facet& facet : facets) {
+    if (const auto only = member(facet.schema, "const")) return std::vector<Json>{*only};
+    const auto list = member(facet.schema, "enum");
+    if (!list) continue;
+    if (!list->is_array()) return refuse(facet, "enum", "is no list");
+    if (list->size() > kMaxListed)
+      return refuse(facet, "enum", strf("lists more than {} values", kMaxListed));
+    for (size_t i = 0; i < list->size(); ++i) values.push_back(list->element(i));
+    return values;
+  }
+  return values;
+}
+
+// As M3 writes it.
+void SchemaCompiler::write_tool_text(const Json& value, std::string& out) {
+  if (value.is_string()) {
+    out += value.string_view();
+  } else if (value.is_object() || value.is_array()) {
+    for (size_t i = 0; i < value.size(); ++i) {
+      const std::string name(value.is_array() ? "item" : value.key(i));
+      out += strf("{}<{}>", kToolMarker, name);
+      write_tool_text(value.is_array() ? value.element(i) : value.member(i), out);
+      out += strf("{}</{}>", kToolMarker, name);
+    }
+  } else {
+    JsonWriter json;
+    write_json(value, json);
+    out += json.take_part();
+  }
+}
+
+// nullopt: nothing is listed.
+Result<std::optional<NodeId>> SchemaCompiler::listed(const Facets& facets) {
+  const bool any = std::ranges::any_of(facets, [](const Facet& facet) {
+    return member(facet.schema, "const") || member(facet.schema, "enum");
+  });
+  if (!any) return std::optional<NodeId>();
+  std::vector<std::string> texts;
+  for (const Json& value : SPARROW_TRY(listed_values(facets))) {
+    if (!SPARROW_TRY(fits(value, facets, 0))) continue;
+    if (style_ == ValueStyle::kToolCall) {
+      write_tool_text(value, texts.emplace_back());
+    } else {
+      JsonWriter json;
+      write_json(value, json);
+      texts.push_back(json.take_part());
+    }
+  }
+  return std::optional(g_.words(std::move(texts)));
+}
+
+}  // namespace sparrow

@@ -1,0 +1,187 @@
+// SPDX-License-Identifier: Apache-2.0
+// Values by their type, and alternatives.
+#include <algorithm>
+#include <numeric>
+
+#include "base/strf.h"
+#include "text/constraint/automaton.h"
+#include "text/constraint/schema/compiler.h"
+#include "text/constraint/schema/decimal_range.h"
+
+namespace sparrow {
+namespace {
+
+constexpr size_t kMaxAlternatives = 512;
+constexpr int64_t kMaxDivisor = 1000;
+constexpr int kMaxIndent = 40;
+
+std::string key_of(const Facets& facets) {
+  std::string key;
+  for (const Facet& facet : facets) key += facet.key() + "\n";
+  return key;
+}
+
+}  // namespace
+
+SchemaCompiler::SchemaCompiler(Grammar& grammar, const Json& root, ValueStyle style)
+    : g_(grammar), document_(root), style_(style), gap_(grammar.empty()), space_(grammar.empty()) {
+  if (style == ValueStyle::kToolCall) return;
+  ByteSet blanks;
+  for (const char c : {' ', '\t'}) blanks.add(c);
+  const NodeId indent = g_.sequence({g_.literal("\n"), g_.repeat(g_.bytes(blanks), 0, kMaxIndent)});
+  space_ = g_.optional(g_.literal(" "));
+  gap_ = g_.choice({g_.empty(), g_.literal(" "), indent});
+}
+
+// A rule for each set of schemas, so that they may refer to themselves.
+Result<NodeId> SchemaCompiler::value(const Facets& facets) {
+  const auto [entry, is_new] = rules_.try_emplace(key_of(facets), 0);
+  if (!is_new) return g_.rule(entry->second);
+  const int rule = entry->second = g_.add_rule(facets.empty() ? "value" : facets[0].pointer);
+  if (rules_.size() > kMaxGrammarDepth || g_.overflows())
+    return Error{Errc::kInvalidArgument, "the schema is too large"};
+  const NodeId node = SPARROW_TRY(open_value(facets));
+  g_.define(rule, node);
+  return node == g_.nothing() ? node : g_.rule(rule);
+}
+
+Result<NodeId> SchemaCompiler::open_value(const Facets& facets) {
+  OpenFacets open = SPARROW_TRY(open_facets(document_, facets));
+  if (open.never) return g_.nothing();
+  if (const auto node = SPARROW_TRY(listed(open.facets))) return *node;
+  for (const std::string_view keyword : {"anyOf", "oneOf"})
+    if (const auto node = SPARROW_TRY(alternatives(open.facets, keyword))) return *node;
+  const bool any =
+      std::ranges::all_of(open.facets, [](const Facet& facet) { return facet.schema.size() == 0; });
+  if (any) return any_value();
+  return typed(open.facets, SPARROW_TRY(types_of(open.facets)));
+}
+
+// The first facet that has alternatives, each of them beside all else. nullopt: there is none.
+Result<std::optional<NodeId>> SchemaCompiler::alternatives(const Facets& facets, std::string_view keyword) {
+  const bool one = keyword == "oneOf";
+  for (size_t i = 0; i < facets.size(); ++i) {
+    const Facet& facet = facets[i];
+    const auto list = member(facet.schema, keyword);
+    if (!list || (one ? facet.one_taken : facet.any_taken)) continue;
+    if (!list->is_array() || list->size() == 0) return refuse(facet, keyword, "is no list of schemas");
+    if (list->size() > kMaxAlternatives) return refuse(facet, keyword, "has too many alternatives");
+    std::vector<Facets> ways;
+    for (size_t k = 0; k < list->size(); ++k) {
+      Facets way = facets;
+      (one ? way[i].one_taken : way[i].any_taken) = true;
+      way.push_back(part_of(facet, keyword, std::to_string(k)));
+      ways.push_back(std::move(way));
+    }
+    if (one) SPARROW_TRY(check_apart(facet, ways));
+    std::vector<NodeId> nodes;
+    for (const Facets& way : ways) nodes.push_back(SPARROW_TRY(value(way)));
+    return std::optional(g_.choice(std::move(nodes)));
+  }
+  return std::optional<NodeId>();
+}
+
+Status SchemaCompiler::check_apart(const Facet& facet, const std::vector<Facets>& ways) {
+  for (size_t a = 0; a < ways.size(); ++a)
+    for (size_t b = a + 1; b < ways.size(); ++b)
+      if (!SPARROW_TRY(apart(ways[a], ways[b], 0)))
+        return refuse(facet, "oneOf",
+                      strf("has the alternatives {} and {}, and a value might fit both: use anyOf", a, b));
+  return Ok{};
+}
+
+// Whether no value can fit both, as far as that is easy to see.
+Result<bool> SchemaCompiler::apart(const Facets& a, const Facets& b, int depth) {
+  if (depth > 4) return false;
+  const OpenFacets left = SPARROW_TRY(open_facets(document_, a)),
+                   right = SPARROW_TRY(open_facets(document_, b));
+  if (left.never || right.never) return true;
+  const unsigned types = SPARROW_TRY(types_of(left.facets)) & SPARROW_TRY(types_of(right.facets));
+  if (types == 0) return true;
+  const auto lists = [](const Facet& facet) {
+    return member(facet.schema, "const") || member(facet.schema, "enum");
+  };
+  for (const auto& [one, other] : {std::pair(&left, &right), std::pair(&right, &left)}) {
+    if (std::ranges::none_of(one->facets, lists)) continue;
+    bool found = false;
+    for (const Json& value : SPARROW_TRY(listed_values(one->facets)))
+      found |= SPARROW_TRY(fits(value, one->facets, 0)) && SPARROW_TRY(fits(value, other->facets, 0));
+    return !found;
+  }
+  if (types & ~kObject) return false;
+  // Objects: a member that both must have, and that cannot be the same.
+  for (const Facet& facet : left.facets) {
+    const auto required = member(facet.schema, "required");
+    for (size_t i = 0; required && i < required->size(); ++i) {
+      const std::string name(required->element(i).string_view());
+      bool in_other = false;
+      for (const Facet& other : right.facets)
+        if (const auto names = member(other.schema, "required"))
+          for (size_t k = 0; k < names->size(); ++k) in_other |= names->element(k).string_view() == name;
+      if (in_other && SPARROW_TRY(apart(SPARROW_TRY(member_facets(left.facets, name)),
+                                        SPARROW_TRY(member_facets(right.facets, name)), depth + 1)))
+        return true;
+    }
+  }
+  return false;
+}
+
+Result<NodeId> SchemaCompiler::typed(const Facets& facets, unsigned types) {
+  std::vector<NodeId> ways;
+  if (types & kNull) ways.push_back(g_.literal("null"));
+  if (types & kBoolean) ways.push_back(g_.words({"true", "false"}));
+  if (types & (kNumber | kInteger)) ways.push_back(SPARROW_TRY(number(facets, !(types & kNumber))));
+  if (types & kString) ways.push_back(SPARROW_TRY(string(facets)));
+  if (types & kArray) ways.push_back(SPARROW_TRY(array(facets)));
+  if (types & kObject) ways.push_back(SPARROW_TRY(object(facets)));
+  return g_.choice(std::move(ways));
+}
+
+Result<NodeId> SchemaCompiler::number(const Facets& facets, bool whole) {
+  NumberRange range{.whole = whole};
+  for (const Facet& facet : facets) {
+    for (const std::string_view keyword : {"minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"}) {
+      const auto found = member(facet.schema, keyword);
+      if (!found) continue;
+      const auto value = decimal_of(*found);
+      if (!value.ok()) return refuse(facet, keyword, strf("is {}", found->brief()));
+      const bool low = keyword.ends_with("inimum"), exclusive = keyword.starts_with("ex");
+      auto& bound = low ? range.low : range.high;
+      const int order = bound ? compare(value.value(), bound->value) : 0;
+      if (!bound || (low ? order > 0 : order < 0) || (order == 0 && exclusive))
+        bound = NumberRange::Bound{value.value(), exclusive};
+    }
+    const auto multiple = member(facet.schema, "multipleOf");
+    if (!multiple) continue;
+    const auto value = decimal_of(*multiple);
+    if (!value.ok() || value.value().negative || value.value().is_zero())
+      return refuse(facet, "multipleOf", strf("is {}", multiple->brief()));
+    const Decimal& step = value.value();
+    if (!step.fraction.empty()) {
+      // A tenth, a hundredth, ...: so many digits.
+      if (step.whole != "0" || step.fraction.find_first_not_of('0') + 1 != step.fraction.size() ||
+          step.fraction.back() != '1')
+        return refuse(facet, "multipleOf", "is no whole number and no power of ten");
+      range.max_fraction_digits = std::min(range.max_fraction_digits, static_cast<int>(step.fraction.size()));
+      continue;
+    }
+    const auto divisor = multiple->as_int(1, INT64_MAX);
+    int64_t rest = divisor.ok() ? divisor.value() : INT64_MAX;
+    range.multiple = divisor.ok() && rest < INT32_MAX ? std::lcm(range.multiple, rest) : INT64_MAX;
+    range.whole = true;
+    for (rest = range.multiple; rest % 10 == 0;) rest /= 10;
+    if (rest > kMaxDivisor) return refuse(facet, "multipleOf", "is too large to be held to");
+  }
+  return add_number(g_, range);
+}
+
+Result<NodeId> add_schema(Grammar& grammar, const Json& root, ValueStyle style) {
+  return SchemaCompiler(grammar, root, style).root();
+}
+
+NodeId add_json_object(Grammar& grammar) {
+  const auto empty = JsonDocument::parse("{}", "schema");
+  return SchemaCompiler(grammar, empty.value().root(), ValueStyle::kJson).any_object();
+}
+
+}  // namespace sparrow
