@@ -8,7 +8,7 @@
 #include <random>
 
 #include "media/encoders.h"
-#include "media/resize_passes.h"
+#include "media/resize/passes.h"
 
 namespace sparrow::test {
 namespace {

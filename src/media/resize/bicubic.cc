@@ -7,7 +7,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "media/resize_passes.h"
+#include "media/resize/passes.h"
 
 namespace sparrow {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "media/resize_passes.h"
+#include "media/resize/passes.h"
 
 namespace sparrow {
 namespace {
