@@ -109,7 +109,10 @@ void resize_bicubic(const Image& in, ImageSize size, Image& out) {
     source = &narrow;
   }
   if (size.height == in.height) {
-    out = source == &in ? in : std::move(narrow);
+    if (source == &in)
+      out = in;
+    else
+      out = std::move(narrow);
     return;
   }
   out.width = size.width, out.height = size.height;
