@@ -26,11 +26,11 @@ std::array<ChannelTable, 3> normalised_values() {
 // One frame's half of the patch at `pixels`: [channel, y, x], with the other frame's half between the
 // channels.
 void write_half(const uint8_t* pixels, int64_t stride, float* row) {
-  static const std::array<ChannelTable, 3> kValues = normalised_values();
+  static const std::array<ChannelTable, 3> values = normalised_values();
   constexpr int kPlane = kPatchSide * kPatchSide;
   for (int y = 0; y < kPatchSide; ++y, pixels += stride, row += kPatchSide) {
     for (int x = 0; x < kPatchSide; ++x)
-      for (int c = 0; c < 3; ++c) row[c * kFramesPerPatch * kPlane + x] = kValues[c][pixels[3 * x + c]];
+      for (int c = 0; c < 3; ++c) row[c * kFramesPerPatch * kPlane + x] = values[c][pixels[3 * x + c]];
   }
 }
 

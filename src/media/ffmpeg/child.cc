@@ -100,8 +100,8 @@ bool limit(decltype(RLIMIT_AS) resource, rlim_t value) {
 }
 
 [[noreturn]] void become_program(const Launch& launch) {
-  static const char* const kEnvironment[] = {"PATH=/usr/bin:/bin", "LC_ALL=C", "AV_LOG_FORCE_NOCOLOR=1",
-                                             nullptr};
+  static constexpr const char* kEnvironment[] = {"PATH=/usr/bin:/bin", "LC_ALL=C", "AV_LOG_FORCE_NOCOLOR=1",
+                                                 nullptr};
   const bool ready = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && dup2(launch.null, 0) == 0 &&
                      dup2(launch.output, 1) == 1 && dup2(launch.complaints, 2) == 2 &&
                      dup2(launch.input, 3) == 3 && syscall(SYS_close_range, 4, ~0u, 0) == 0 &&

@@ -32,7 +32,7 @@ void real_weights(double centre, double stretch, int first, int count, double* w
 
 int precision_of(double largest) {
   int precision = 0;
-  while (precision < kMaxPrecision && static_cast<int>(0.5 + largest * (1 << (precision + 1))) < 1 << 15)
+  while (precision < kMaxPrecision && std::floor(0.5 + largest * (1 << (precision + 1))) < 1 << 15)
     ++precision;
   return precision;
 }
@@ -81,9 +81,9 @@ AxisWeights bicubic_weights(int in, int out) {
   AxisWeights axis{.outputs = out};
   for (int i = 0; i < out; ++i) {
     const double centre = scale * (i + 0.5);
-    const int first = std::max(static_cast<int>(centre - support + 0.5), 0);
+    const int first = std::max(static_cast<int>(std::floor(centre - support + 0.5)), 0);
     axis.first.push_back(first);
-    axis.count.push_back(std::min(static_cast<int>(centre + support + 0.5), in) - first);
+    axis.count.push_back(std::min(static_cast<int>(std::floor(centre + support + 0.5)), in) - first);
   }
   axis.taps = (*std::ranges::max_element(axis.count) + 3) / 4 * 4;
   std::vector<double> real(int64_t{out} * axis.taps);

@@ -158,7 +158,7 @@ void MediaWorkers::drop_cancelled(const std::vector<uint64_t>& ids) {
       const std::lock_guard lock(mutex_);
       waiting = queue_.remove([&](const Running& item) { return item.id == id; });
     }
-    if (waiting) done(std::move(*waiting), Error{Errc::kStopped, "cancelled"});
+    if (waiting) done(*waiting, Error{Errc::kStopped, "cancelled"});
     for (Slot& slot : slots_)
       if (slot.running && slot.running->id == id) {
         slot.process.reset();
@@ -195,7 +195,7 @@ void MediaWorkers::begin(Slot& slot, Running running) {
   if (!slot.process) {
     ++counts_.started;
     Result<WorkerProcess> started = WorkerProcess::start(options_.command, setup());
-    if (!started.ok()) return done(std::move(running), started.error());
+    if (!started.ok()) return done(running, started.error());
     slot.process = std::move(started).value();
     slot.busy = {};
   }
@@ -255,12 +255,12 @@ void MediaWorkers::end_late_jobs() {
 }
 
 void MediaWorkers::finish(Slot& slot, Result<MediaBytes> result) {
-  Running running = std::move(*slot.running);
+  const Running running = std::move(*slot.running);
   slot.running.reset();
-  done(std::move(running), std::move(result));
+  done(running, std::move(result));
 }
 
-void MediaWorkers::done(Running running, Result<MediaBytes> result) {
+void MediaWorkers::done(const Running& running, Result<MediaBytes> result) {
   {
     const std::lock_guard lock(mutex_);
     queue_.release(running.job.owner, running.bytes);
@@ -282,7 +282,7 @@ void MediaWorkers::stop_all() {
       waiting = queue_.pop();
     }
     if (!waiting) return;
-    done(std::move(*waiting), stopped);
+    done(*waiting, stopped);
   }
 }
 

@@ -97,7 +97,7 @@ class MediaWorkers {
   void look_at(Slot& slot);
   void end_late_jobs();
   void finish(Slot& slot, Result<MediaBytes> result);
-  void done(Running running, Result<MediaBytes> result);
+  void done(const Running& running, Result<MediaBytes> result);
   void wake();
   void stop_all();
 
