@@ -21,7 +21,8 @@ class ThinkingBudget final : public TokenConstraint {
  public:
   // `thinks`: the prompt ends inside a thought; otherwise the model may begin one with its first tokens.
   // `inner` may be null.
-  ThinkingBudget(ThinkingIds ids, int64_t budget, bool thinks, std::shared_ptr<const TokenConstraint> inner)
+  ThinkingBudget(ThinkingIds ids, int64_t budget, bool thinks,
+                 const std::shared_ptr<const TokenConstraint>& inner)
       : ids_(ids), left_(budget), thinks_(thinks), inner_(inner ? inner->copy() : nullptr) {}
 
   std::unique_ptr<TokenConstraint> copy() const override {

@@ -24,7 +24,7 @@ Automaton::Automaton(std::shared_ptr<const Grammar> grammar) : grammar_(std::mov
   accepts_[kDone] = true;
 }
 
-Result<std::unique_ptr<Automaton>> Automaton::create(std::shared_ptr<const Grammar> grammar) {
+Result<std::unique_ptr<Automaton>> Automaton::create(const std::shared_ptr<const Grammar>& grammar) {
   std::unique_ptr<Automaton> made(new Automaton(grammar));
   std::vector<bool> fits(grammar->size(), true);
   made->productive_ = grammar->productive(fits);

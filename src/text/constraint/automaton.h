@@ -28,7 +28,7 @@ class Automaton {
   static constexpr StateId kDead = 0;  // nothing can follow that would make it a text of the grammar
 
   // Error: no text fits, or that could not be found out.
-  static Result<std::unique_ptr<Automaton>> create(std::shared_ptr<const Grammar> grammar);
+  static Result<std::unique_ptr<Automaton>> create(const std::shared_ptr<const Grammar>& grammar);
 
   StateId start() const { return start_; }
   // Where a byte leads; kDead: it may not come here. From every other state an end can be reached.

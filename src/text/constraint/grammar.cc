@@ -68,7 +68,7 @@ NodeId Grammar::bytes(const ByteSet& set) {
   return add({.kind = NodeKind::kClass, .first = static_cast<int32_t>(sets_.size()) - 1, .count = 1}, key);
 }
 
-NodeId Grammar::sequence(std::vector<NodeId> parts) {
+NodeId Grammar::sequence(const std::vector<NodeId>& parts) {
   std::vector<NodeId> flat;
   std::string joined;  // literals that follow each other are one
   const auto flush = [&] {
@@ -91,7 +91,7 @@ NodeId Grammar::sequence(std::vector<NodeId> parts) {
   return flat.size() == 1 ? flat[0] : add_parts(NodeKind::kSequence, flat, 0, 0);
 }
 
-NodeId Grammar::choice(std::vector<NodeId> parts) {
+NodeId Grammar::choice(const std::vector<NodeId>& parts) {
   std::vector<NodeId> flat;
   ByteSet single;
   for (const NodeId part : parts) {

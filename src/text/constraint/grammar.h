@@ -51,8 +51,8 @@ class Grammar {
   NodeId empty() const { return 1; }
   NodeId literal(std::string_view bytes);
   NodeId bytes(const ByteSet& set);
-  NodeId sequence(std::vector<NodeId> parts);
-  NodeId choice(std::vector<NodeId> parts);
+  NodeId sequence(const std::vector<NodeId>& parts);
+  NodeId choice(const std::vector<NodeId>& parts);
   NodeId repeat(NodeId part, int min, int max = kNoLimit);
   NodeId optional(NodeId part) { return choice({part, empty()}); }
   NodeId both(std::vector<NodeId> parts, std::vector<NodeId> none_of = {});
