@@ -98,9 +98,10 @@ Status ItemReader::add_message(const Json& item) {
   const auto* const known = std::find(kRoles.begin(), kRoles.end(), role.string_view());
   if (known == kRoles.end()) return role.error("must be user, assistant, system or developer");
   const Json content = SPARROW_TRY(item.at("content"));
+  // It belongs to the thought, or to the calls, before it.
   const bool continues = *known == "assistant" && !messages_.empty() &&
-                         messages_.back().role == "assistant" && messages_.back().parts.empty() &&
-                         messages_.back().calls.empty();  // it holds a thought so far
+                         messages_.back().role == "assistant" &&
+                         (messages_.back().parts.empty() || !messages_.back().calls.empty());
   ChatMessage& message = continues ? messages_.back() : new_message(*known, item, item.path() + ".content");
   message.content_origin = content.path();
   return add_parts(content, message);

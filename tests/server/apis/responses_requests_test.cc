@@ -40,6 +40,12 @@ const SameChat kSame[] = {
      R"("messages":[{"role":"user","content":"hi"},)" + kCall +
          R"(,{"role":"tool","tool_call_id":"c1","content":"four"}],"tools":[{"type":"function","function":{"name":"f",)"
          R"("description":"d","parameters":{"type":"object","properties":{"n":{"type":"integer"}}},"strict":false}}])"},
+    {"TextAfterACall",
+     R"("input":[{"role":"user","content":"hi"},)" + kItems +
+         R"(,{"type":"message","role":"assistant","content":"so"},{"type":"function_call_output","call_id":"c1",)"
+         R"("output":"four"}])",
+     R"("messages":[{"role":"user","content":"hi"},{"role":"assistant","content":"so",)" + kCall.substr(35) +
+         R"(,{"role":"tool","tool_call_id":"c1","content":"four"}])"},
     {"OutputOfParts",
      R"("input":[{"role":"user","content":"hi"},)" + kItems +
          R"(,{"type":"function_call_output","call_id":"c1","output":[{"type":"input_text","text":"four"}]}])",
