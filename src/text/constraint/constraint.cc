@@ -84,9 +84,9 @@ void MaskedAutomaton::write_mask(StateId state, std::span<uint32_t> bits) {
   for (const int32_t id : found.ids) bits[id / 32] |= uint32_t{1} << (id % 32);
 }
 
-Result<std::shared_ptr<Constraint>> Constraint::create(std::shared_ptr<const Grammar> grammar,
+Result<std::shared_ptr<Constraint>> Constraint::create(const std::shared_ptr<const Grammar>& grammar,
                                                        std::shared_ptr<const Vocabulary> vocabulary) {
-  std::unique_ptr<Automaton> automaton = SPARROW_TRY(Automaton::create(std::move(grammar)));
+  std::unique_ptr<Automaton> automaton = SPARROW_TRY(Automaton::create(grammar));
   auto states = std::make_shared<MaskedAutomaton>(std::move(automaton), *vocabulary);
   return std::shared_ptr<Constraint>(new Constraint(std::move(states), std::move(vocabulary)));
 }

@@ -52,7 +52,7 @@ class MaskedAutomaton {
 class Constraint {
  public:
   // Error: no text fits.
-  static Result<std::shared_ptr<Constraint>> create(std::shared_ptr<const Grammar> grammar,
+  static Result<std::shared_ptr<Constraint>> create(const std::shared_ptr<const Grammar>& grammar,
                                                     std::shared_ptr<const Vocabulary> vocabulary);
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }

@@ -100,7 +100,7 @@ class Parser {
     std::vector<NodeId> ways;
     do ways.push_back(SPARROW_TRY(sequence(depth)));
     while (take("|"));
-    return grammar_.choice(std::move(ways));
+    return grammar_.choice(ways);
   }
 
   Result<NodeId> sequence(int depth) {
@@ -115,7 +115,7 @@ class Parser {
       }
       parts.push_back(part);
     }
-    return grammar_.sequence(std::move(parts));
+    return grammar_.sequence(parts);
   }
 
   Result<NodeId> element(int depth) {
@@ -194,7 +194,7 @@ class Parser {
       const uint32_t c = SPARROW_TRY(character());
       parts.push_back(one_of(grammar_, {{c, c}}, Spelling::kRaw));
     }
-    return grammar_.sequence(std::move(parts));
+    return grammar_.sequence(parts);
   }
 
   Result<NodeId> char_class(size_t place) {

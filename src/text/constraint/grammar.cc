@@ -162,7 +162,7 @@ NodeId Grammar::word_range(std::span<const std::string> texts, size_t from) {
     parts.push_back(sequence({start, word_range(texts.subspan(i, end - i), common)}));
     i = end;
   }
-  return choice(std::move(parts));
+  return choice(parts);
 }
 
 int Grammar::add_rule(std::string name) {

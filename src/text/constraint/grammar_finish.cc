@@ -60,12 +60,12 @@ NodeId Grammar::nonempty(NodeId id) {
       for (size_t i = 0; i < old.size(); ++i) {
         std::vector<NodeId> rest(old.begin() + static_cast<ptrdiff_t>(i), old.end());
         rest[0] = nonempty(rest[0]);
-        made.push_back(sequence(std::move(rest)));
+        made.push_back(sequence(rest));
       }
-      return choice(std::move(made));
+      return choice(made);
     case NodeKind::kChoice:
       for (const NodeId part : old) made.push_back(nonempty(part));
-      return choice(std::move(made));
+      return choice(made);
     case NodeKind::kRepeat:
       return repeat(nonempty(old[0]), nullable_[old[0]] ? 1 : std::max(node.min, 1), node.max);
     case NodeKind::kRule:

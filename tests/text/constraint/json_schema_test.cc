@@ -19,7 +19,7 @@ Result<std::shared_ptr<Constraint>> schema(std::string_view text, ValueStyle sty
   auto grammar = std::make_shared<Grammar>();
   const NodeId root = SPARROW_TRY(add_schema(*grammar, document.root(), style));
   SPARROW_TRY(grammar->finish(root));
-  return Constraint::create(std::move(grammar), small_vocabulary());
+  return Constraint::create(grammar, small_vocabulary());
 }
 
 struct Case {

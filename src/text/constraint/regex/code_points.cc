@@ -55,7 +55,7 @@ NodeId encoded(Grammar& grammar, const Ranges& ranges, int shift, int base) {
   std::vector<NodeId> ways;
   for (const auto& [rest, bytes] : leads)
     ways.push_back(grammar.sequence({grammar.bytes(bytes), encoded(grammar, rest, shift - 6, 0x80)}));
-  return grammar.choice(std::move(ways));
+  return grammar.choice(ways);
 }
 
 NodeId raw(Grammar& grammar, const CodePoints& set) {
@@ -74,7 +74,7 @@ NodeId raw(Grammar& grammar, const CodePoints& set) {
     }
     if (!ranges.empty()) ways.push_back(encoded(grammar, ranges, length.shift, length.base));
   }
-  return grammar.choice(std::move(ways));
+  return grammar.choice(ways);
 }
 
 const CodePoints& escaped_in_json() {
@@ -171,7 +171,7 @@ NodeId one_of(Grammar& grammar, const CodePoints& set, Spelling spelling) {
       for (const auto& range : set.ranges())
         if (range.first <= c && c <= range.last)
           ways.push_back(grammar.literal(spelled(std::string(1, static_cast<char>(c)), spelling)));
-  return grammar.choice(std::move(ways));
+  return grammar.choice(ways);
 }
 
 std::string spelled(std::string_view text, Spelling spelling) {

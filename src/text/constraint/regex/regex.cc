@@ -38,9 +38,9 @@ class Lowering {
         parts.push_back(lower(*node));
       }
       parts.push_back(end ? grammar_.empty() : around);
-      ways.push_back(grammar_.sequence(std::move(parts)));
+      ways.push_back(grammar_.sequence(parts));
     }
-    return grammar_.choice(std::move(ways));
+    return grammar_.choice(ways);
   }
 
  private:
@@ -77,8 +77,7 @@ class Lowering {
       if (grammar_.overflows()) break;
     }
     if (node.kind == Kind::kRepeat) return grammar_.repeat(parts[0], node.min, node.max);
-    return node.kind == Kind::kChoice ? grammar_.choice(std::move(parts))
-                                      : grammar_.sequence(std::move(parts));
+    return node.kind == Kind::kChoice ? grammar_.choice(parts) : grammar_.sequence(parts);
   }
 
   Grammar& grammar_;

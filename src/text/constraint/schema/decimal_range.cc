@@ -46,7 +46,7 @@ class NumberWriter {
       if (low) to = turned(*low);
       ways.push_back(g_.sequence({g_.literal("-"), magnitude(from, to)}));
     }
-    return g_.choice(std::move(ways));
+    return g_.choice(ways);
   }
 
  private:
@@ -94,7 +94,7 @@ class NumberWriter {
         ways.push_back(
             g_.sequence({g_.literal(whole.substr(0, i)), digit(static_cast<char>(whole[i] + 1), '9'),
                          digits(size - i - 1, size - i - 1)}));
-    return g_.choice(std::move(ways));
+    return g_.choice(ways);
   }
   NodeId under(const std::string& whole) {
     const int size = static_cast<int>(whole.size());
@@ -107,7 +107,7 @@ class NumberWriter {
             g_.sequence({g_.literal(whole.substr(0, i)), digit(least, static_cast<char>(whole[i] - 1)),
                          digits(size - i - 1, size - i - 1)}));
     }
-    return g_.choice(std::move(ways));
+    return g_.choice(ways);
   }
 
   // What follows the whole part where that is the bound's own.
@@ -127,7 +127,7 @@ class NumberWriter {
     if (exclusive && room > 0)
       ways.push_back(g_.sequence({g_.literal("." + bound), g_.repeat(g_.literal("0"), 0, room - 1),
                                   digit('1', '9'), digits(0, fraction_digits_)}));
-    return g_.choice(std::move(ways));
+    return g_.choice(ways);
   }
   NodeId fraction_at_most(const std::string& bound, bool exclusive) {
     if (no_fraction()) return bound.empty() && exclusive ? g_.nothing() : g_.empty();
@@ -145,7 +145,7 @@ class NumberWriter {
     if (!exclusive && size <= fraction_digits_)
       ways.push_back(
           g_.sequence({g_.literal("." + bound), g_.repeat(g_.literal("0"), 0, fraction_digits_ - size)}));
-    return g_.choice(std::move(ways));
+    return g_.choice(ways);
   }
 
   // Digits whose number leaves no remainder: a rule for each remainder. Factors of ten are zeros at the end.
@@ -162,7 +162,7 @@ class NumberWriter {
       if (rest == 0) ways.push_back(g_.empty());
       for (const auto& [next, set] : steps)
         ways.push_back(g_.sequence({g_.bytes(set), g_.rule(rules[next])}));
-      g_.define(rules[rest], g_.choice(std::move(ways)));
+      g_.define(rules[rest], g_.choice(ways));
     }
     return g_.choice(
         {g_.literal("0"), g_.sequence({g_.rule(rules[0]), g_.literal(std::string(zeros, '0'))})});

@@ -165,7 +165,7 @@ Result<NodeId> SchemaCompiler::object(const Facets& facets) {
              max = SPARROW_TRY(smallest(facets, "maxProperties"));
   std::vector<NodeId> kinds;
   for (const KeyClass& one : SPARROW_TRY(other_members(facets, named))) kinds.push_back(one.text);
-  const NodeId other = g_.choice(std::move(kinds));
+  const NodeId other = g_.choice(kinds);
   const bool json = style_ == ValueStyle::kJson;
   const auto least = min.value_or(0);
   if (least > kMaxCounted) return refuse(facets[0], "minProperties", "is too large");

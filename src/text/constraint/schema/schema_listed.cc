@@ -56,7 +56,7 @@ Result<bool> SchemaCompiler::matches(const Facet& facet, std::string_view keywor
     auto node = add_regex(*grammar, pattern, {.search = keyword != "format"});
     if (!node.ok()) return refuse(facet, keyword, strf("cannot be read: {}", node.error().message));
     SPARROW_TRY(grammar->finish(node.value()));
-    auto made = Automaton::create(std::move(grammar));
+    auto made = Automaton::create(grammar);
     if (!made.ok()) return false;  // no text at all
     known = std::move(*made);
   }

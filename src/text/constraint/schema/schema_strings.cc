@@ -68,7 +68,7 @@ NodeId SchemaCompiler::any_tool_text() {
     }
     std::vector<NodeId> ways{g_.empty(), g_.sequence({other, g_.rule(rules[0])})};
     for (const auto& [kept, set] : steps) ways.push_back(g_.sequence({g_.bytes(set), g_.rule(rules[kept])}));
-    g_.define(rules[i], g_.choice(std::move(ways)));
+    g_.define(rules[i], g_.choice(ways));
   }
   return tool_text_ = g_.rule(rules[0]);
 }

@@ -76,7 +76,7 @@ Result<std::optional<NodeId>> SchemaCompiler::alternatives(const Facets& facets,
     if (one) SPARROW_TRY(check_apart(facet, ways));
     std::vector<NodeId> nodes;
     for (const Facets& way : ways) nodes.push_back(SPARROW_TRY(value(way)));
-    return std::optional(g_.choice(std::move(nodes)));
+    return std::optional(g_.choice(nodes));
   }
   return std::optional<NodeId>();
 }
@@ -134,7 +134,7 @@ Result<NodeId> SchemaCompiler::typed(const Facets& facets, unsigned types) {
   if (types & kString) ways.push_back(SPARROW_TRY(string(facets)));
   if (types & kArray) ways.push_back(SPARROW_TRY(array(facets)));
   if (types & kObject) ways.push_back(SPARROW_TRY(object(facets)));
-  return g_.choice(std::move(ways));
+  return g_.choice(ways);
 }
 
 Result<NodeId> SchemaCompiler::number(const Facets& facets, bool whole) {
