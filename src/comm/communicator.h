@@ -36,6 +36,9 @@ class Communicator {
   virtual void gather(const Tensor& x, int root, const Tensor& all) = 0;
   virtual void broadcast(const Tensor& x, int root) = 0;
 
+  // How long calls have waited for other ranks, as far as anybody measures that. Engine thread.
+  virtual double wait_seconds() const { return 0; }
+
   // From any thread: those who wait in a call, and all later calls, return.
   virtual void abort() = 0;
   virtual bool failed() const = 0;

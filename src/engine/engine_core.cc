@@ -334,8 +334,8 @@ EngineStats EngineCore::stats() const {
   stats.running_sequences = s.running;
   stats.waiting_sequences = s.waiting;
   stats.waiting_by_reason = s.waiting_by_reason;
-  const std::span<const double> of_ranks = runner_->rank_step_seconds();
-  stats.rank_step_seconds.assign(of_ranks.begin(), of_ranks.end());
+  const std::span<const RankTimes> of_ranks = runner_->rank_times();
+  stats.rank_times.assign(of_ranks.begin(), of_ranks.end());
   stats.live_requests = static_cast<int>(requests_.size());
   stats.queued_requests = num_queued_;
   stats.blocks_total = s.blocks_total;

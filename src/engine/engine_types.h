@@ -84,6 +84,12 @@ struct WaitingSequence {
   int64_t blocks_missing = 0;  // where it waits for blocks
 };
 
+// What one of several ranks has spent.
+struct RankTimes {
+  double step_seconds = 0;       // in the last step
+  double peer_wait_seconds = 0;  // waiting for other ranks, since the start; on a CPU alone
+};
+
 struct EngineStats {
   // Now.
   int running_sequences = 0, waiting_sequences = 0;
@@ -104,7 +110,7 @@ struct EngineStats {
   int64_t step_sequences = 0;  // summed over the steps
   int largest_step_sequences = 0, largest_step_tokens = 0;
   double step_seconds = 0, last_step_seconds = 0;
-  std::vector<double> rank_step_seconds;  // [rank] of the last step; empty: there is one rank
+  std::vector<RankTimes> rank_times;  // [rank]; empty: there is one rank
   int64_t stopped = 0, reached_length = 0, cancelled = 0, expired = 0, failed = 0;  // outputs, by their end
 };
 

@@ -47,8 +47,10 @@ class ModelRunner {
   virtual std::optional<Error> failure() const { return std::nullopt; }
   // A hash of what every rank of a group has computed alike in the last run; 0: nothing.
   virtual uint64_t replica_hash() { return 0; }
-  // How long the last step's run() took on each rank; empty: there is one rank.
-  virtual std::span<const double> rank_step_seconds() const { return {}; }
+  // How long this rank has waited for others since the start, where that is known.
+  virtual double peer_wait_seconds() const { return 0; }
+  // Of each rank; empty: there is one rank.
+  virtual std::span<const RankTimes> rank_times() const { return {}; }
 };
 
 // What a rank has of the others. Nothing: it is the only one.

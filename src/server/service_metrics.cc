@@ -36,17 +36,22 @@ void add_rank_metrics(Metrics& metrics, const Engine& engine, const Metrics::Lab
         "sparrow:rank_step_seconds", "Time of the last step on a rank.",
         [&engine, rank] {
           const EngineStats stats = engine.stats();
-          return stats.rank_step_seconds.empty() ? stats.last_step_seconds
-                                                 : stats.rank_step_seconds[static_cast<size_t>(rank)];
+          return stats.rank_times.empty() ? stats.last_step_seconds
+                                          : stats.rank_times[static_cast<size_t>(rank)].step_seconds;
         },
+        of_rank);
+    if (ranks == 1 || engine.info().device != "cpu") continue;
+    metrics.counter_from(
+        "sparrow:peer_wait_seconds_total", "Time that a rank has waited for others in the middle of steps.",
+        [&engine, rank] { return engine.stats().rank_times[static_cast<size_t>(rank)].peer_wait_seconds; },
         of_rank);
   }
   metrics.gauge_from(
       "sparrow:step_skew_seconds", "Between the slowest and the fastest rank in the last step.",
       [&engine] {
-        const std::vector<double> seconds = engine.stats().rank_step_seconds;
-        const auto [least, most] = std::ranges::minmax_element(seconds);
-        return seconds.empty() ? 0.0 : *most - *least;
+        const std::vector<RankTimes> times = engine.stats().rank_times;
+        const auto [least, most] = std::ranges::minmax_element(times, {}, &RankTimes::step_seconds);
+        return times.empty() ? 0.0 : most->step_seconds - least->step_seconds;
       },
       labels);
 }

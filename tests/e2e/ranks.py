@@ -58,7 +58,8 @@ class Ranks(unittest.TestCase):
             together, metrics = self.answers("--tensor-parallel-size", str(ranks))
             self.assertEqual(together, alone)
             self.assertRegex(metrics, r"sparrow:ranks_alive\{[^}]*\} " + str(ranks))
-            self.assertRegex(metrics, r'sparrow:rank_step_seconds\{[^}]*rank="1"[^}]*\} 0\.\d*[1-9]')
+            for series in ("rank_step_seconds", "peer_wait_seconds_total"):
+                self.assertRegex(metrics, r'sparrow:' + series + r'\{[^}]*rank="1"[^}]*\} \d+\.\d*[1-9]')
 
     def generate(self, *flags, launcher=()):
         return [*launcher, SPARROW, "generate", "--model", self.model, "--prompt-ids", "1,2,3", "--max-tokens", "12", "--device", "cpu",

@@ -2,6 +2,7 @@
 #include "comm/host/host_comm.h"
 
 #include <algorithm>
+#include <chrono>
 #include <new>
 #include <numeric>
 #include <utility>
@@ -53,9 +54,16 @@ std::span<const std::byte> HostComm::slot(int rank, int64_t bytes) const {
   return {before[rank].data, static_cast<size_t>(bytes)};
 }
 
+template <typename Done>
+bool HostComm::wait(SharedWord& word, Done&& done) {
+  const auto start = std::chrono::steady_clock::now();
+  const bool waited = patience_.wait(word, done, [this] { return life_.failed() || life_.any_left(); });
+  wait_seconds_ += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return waited;
+}
+
 bool HostComm::wait_for_round(uint32_t round) {
-  const auto over = [&] { return area_.round.value.load(std::memory_order_seq_cst) != round; };
-  return patience_.wait(area_.round, over, [this] { return life_.failed() || life_.any_left(); });
+  return wait(area_.round, [&] { return area_.round.value.load(std::memory_order_seq_cst) != round; });
 }
 
 // Everybody has put its part in. Sums, where the call wants that, and lets all go on.
@@ -94,8 +102,7 @@ bool HostComm::meet(Kind kind, int64_t total, int64_t begin) {
   bool met;
   if (several_nodes_ && nodes_) {
     const auto here = [&] { return area_.arrived.value.load(std::memory_order_seq_cst) == all - 1; };
-    met = patience_.wait(area_.arrived, here, [this] { return life_.failed() || life_.any_left(); }) &&
-          work(tag);
+    met = wait(area_.arrived, here) && work(tag);
   } else if (several_nodes_) {
     area_.arrived.add(1);
     met = wait_for_round(round_);

@@ -43,6 +43,7 @@ class HostComm : public Communicator {
   void all_gather_rows(const Tensor& mine, std::span<const int64_t> rows, const Tensor& all) override;
   void gather(const Tensor& x, int root, const Tensor& all) override;
   void broadcast(const Tensor& x, int root) override;
+  double wait_seconds() const override { return wait_seconds_; }
   void abort() override;
   bool failed() const override;
 
@@ -54,6 +55,8 @@ class HostComm : public Communicator {
   std::span<std::byte> put(int64_t bytes);
   std::span<const std::byte> slot(int rank, int64_t bytes) const;
   bool meet(Kind kind, int64_t total, int64_t begin);
+  template <typename Done>
+  bool wait(SharedWord& word, Done&& done);
   bool wait_for_round(uint32_t round);
   bool work(uint64_t tag);
   template <typename Take>
@@ -70,6 +73,7 @@ class HostComm : public Communicator {
   uint32_t round_ = 0;
   std::atomic<bool> gave_up_{false};  // a rank left that others waited for
   Patience patience_{20'000};
+  double wait_seconds_ = 0;
 };
 
 }  // namespace sparrow

@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <set>
 #include <utility>
 
 #include "model/sharding.h"
@@ -153,6 +154,14 @@ std::vector<std::optional<TokenLogprobs>> CpuRunner::score(std::span<const Promp
       scores.push_back(std::nullopt);
   }
   return scores;
+}
+
+double CpuRunner::peer_wait_seconds() const {
+  double seconds = 0;
+  // Some may be the same object.
+  for (const auto& comm : std::set{comms_.group, comms_.across, comms_.world})
+    if (comm != nullptr) seconds += comm->wait_seconds();
+  return seconds;
 }
 
 std::optional<Error> CpuRunner::failure() const {

@@ -30,6 +30,7 @@ class CpuRunner final : public ModelRunner {
   Tensor logits() override { return logits_; }
   std::optional<Error> failure() const override;
   uint64_t replica_hash() override { return replica_hash_; }
+  double peer_wait_seconds() const override;
 
   const KvCache& cache() const { return cache_; }
 

@@ -52,7 +52,9 @@ class Follower {
   void run(const ReceivedCall& call) {
     const auto start = std::chrono::steady_clock::now();
     runner_.run(call.batch);
-    last_.step_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    last_.times.step_seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    last_.times.peer_wait_seconds = runner_.peer_wait_seconds();
     if (call.compare) last_.replica = runner_.replica_hash();
   }
 

@@ -25,7 +25,7 @@ LeaderRunner::LeaderRunner(std::unique_ptr<ModelRunner> local, ControlLink& link
       options_(options),
       info_(local_->info()),
       calls_(/*draws_elsewhere=*/grid.dp > 1),
-      step_seconds_(grid.world()) {
+      rank_times_(grid.world()) {
   SPARROW_CHECK(link.rank() == 0 && grid.rank == 0);
   SPARROW_CHECK_EQ(link.world(), grid.world());
   if (options_.num_blocks > 0) {
@@ -150,7 +150,8 @@ std::vector<CallReply> LeaderRunner::collect_replies(int stride) {
 
 void LeaderRunner::compare(const Pending& step, std::span<const CallReply> replies) {
   for (int rank = 0; rank < grid_.world(); ++rank) {
-    step_seconds_[rank] = rank == 0 ? step.seconds : replies[rank].step_seconds;
+    rank_times_[rank] =
+        rank == 0 ? RankTimes{step.seconds, local_->peer_wait_seconds()} : replies[rank].times;
     if (!step.compare) continue;
     const int first = rank / grid_.tp * grid_.tp;
     const auto hash_of = [&](int r) { return r == 0 ? step.replica : replies[r].replica; };

@@ -40,7 +40,7 @@ class LeaderRunner final : public ModelRunner {
   std::vector<std::optional<TokenLogprobs>> score(std::span<const PromptRow> rows) override;
   Tensor logits() override;
   std::optional<Error> failure() const override;
-  std::span<const double> rank_step_seconds() const override { return step_seconds_; }
+  std::span<const RankTimes> rank_times() const override { return rank_times_; }
 
  private:
   // A step whose ids have not been asked for.
@@ -71,7 +71,7 @@ class LeaderRunner final : public ModelRunner {
   Pending step_;                       // the last one that ran
   std::vector<int64_t> group_logits_;  // [groups + 1] first row of each group in its logits
   std::deque<Pending> pending_;
-  std::vector<double> step_seconds_;  // [rank] of the last step
+  std::vector<RankTimes> rank_times_;
   std::vector<float> logits_memory_;
 
   mutable std::mutex mutex_;

@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "comm/control_link.h"
 #include "engine/cpu/sampler.h"
+#include "engine/engine_types.h"
 #include "engine/ranks/table_edits.h"
 #include "kv/block_table.h"
 #include "model/batch.h"
@@ -110,7 +111,7 @@ class CallReader {
 struct CallReply {
   uint64_t serial = 0, chain = 0;  // of the call it answers
   uint64_t replica = 0;            // hash of what ranks of a group hold alike; 0: not asked for
-  double step_seconds = 0;         // in run()
+  RankTimes times;
   std::vector<Draw> draws;
   std::vector<std::optional<TokenLogprobs>> scores;
   std::vector<float> logits;

@@ -59,7 +59,8 @@ Bytes write_reply(const CallReply& reply) {
   out.number(reply.serial);
   out.fixed64(reply.chain);
   out.fixed64(reply.replica);
-  out.f64(reply.step_seconds);
+  out.f64(reply.times.step_seconds);
+  out.f64(reply.times.peer_wait_seconds);
   out.number(reply.draws.size());
   for (const Draw& draw : reply.draws) write_draw(draw, out);
   out.number(reply.scores.size());
@@ -71,8 +72,8 @@ Bytes write_reply(const CallReply& reply) {
 
 Result<CallReply> read_reply(std::span<const std::byte> message, int vocab_size) {
   WireReader in(message);
-  CallReply reply{
-      .serial = in.number(), .chain = in.fixed64(), .replica = in.fixed64(), .step_seconds = in.f64()};
+  CallReply reply{.serial = in.number(), .chain = in.fixed64(), .replica = in.fixed64()};
+  reply.times = {.step_seconds = in.f64(), .peer_wait_seconds = in.f64()};
   const size_t draws = in.count();
   for (size_t i = 0; i < draws && !in.failed(); ++i) reply.draws.push_back(read_draw(in, vocab_size));
   const size_t scores = in.count();

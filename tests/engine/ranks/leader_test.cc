@@ -104,7 +104,7 @@ TEST(Leader, EveryRankMakesTheSameCalls) {
   const std::vector<Draw> second = leader.finish_draws();
   ASSERT_TRUE(first.at(0).id.ok() && second.at(0).id.ok());
   EXPECT_FALSE(leader.failure());
-  EXPECT_EQ(leader.rank_step_seconds().size(), 4u);
+  EXPECT_EQ(leader.rank_times().size(), 4u);
   const std::vector<std::string> mine = world.runners[0]->calls();
   EXPECT_EQ(mine.size(), 8u);
   world.end();

@@ -309,7 +309,7 @@ TEST(Messages, GroupsArriveAndHaveBlocksOfTheirOwn) {
 
 TEST(Messages, RepliesArrive) {
   const TokenLogprobs logprobs{.token = {5, -0.5f}, .rank = 2, .top = {{4, -0.25f}, {5, -0.5f}}};
-  CallReply reply{.serial = 300, .chain = ~uint64_t{0}, .replica = 17, .step_seconds = 0.25};
+  CallReply reply{.serial = 300, .chain = ~uint64_t{0}, .replica = 17, .times = {0.25, 7.5}};
   reply.draws.push_back({5, logprobs});
   reply.draws.push_back({Error{Errc::kCorrupt, "no numbers"}, std::nullopt});
   reply.scores = {std::nullopt, logprobs};
@@ -320,7 +320,8 @@ TEST(Messages, RepliesArrive) {
   EXPECT_EQ(read->serial, reply.serial);
   EXPECT_EQ(read->chain, reply.chain);
   EXPECT_EQ(read->replica, reply.replica);
-  EXPECT_EQ(read->step_seconds, reply.step_seconds);
+  EXPECT_EQ(read->times.step_seconds, 0.25);
+  EXPECT_EQ(read->times.peer_wait_seconds, 7.5);
   ASSERT_EQ(read->draws.size(), 2u);
   EXPECT_EQ(read->draws[0].id.value(), 5);
   EXPECT_EQ(read->draws[0].logprobs->rank, 2);
