@@ -236,19 +236,24 @@ std::vector<Bytes> runs_of(const SafetensorsFile& file, std::vector<Bytes> left_
   return runs;
 }
 
+// `num_chunks`: of the files before, and then of this one, too. Readers take turns.
 void prefault(ThreadPool& pool, const SafetensorsFile& file, const std::vector<Bytes>& runs,
-              ReadProgress& progress) {
+              const CheckpointOptions& options, size_t& num_chunks, ReadProgress& progress) {
   const auto page = static_cast<size_t>(::sysconf(_SC_PAGESIZE));
   for (const Bytes bytes : runs) {
-    const size_t num_chunks = ceil_div(bytes.size(), kPrefaultChunk);
-    pool.parallel_for(static_cast<int64_t>(num_chunks), [&](int64_t i, int worker) {
+    const size_t count = ceil_div(bytes.size(), kPrefaultChunk);
+    pool.parallel_for(static_cast<int64_t>(count), [&](int64_t i, int worker) {
       const size_t begin = static_cast<size_t>(i) * kPrefaultChunk;
       const auto chunk = bytes.subspan(begin, std::min(kPrefaultChunk, bytes.size() - begin));
-      file.mapping().will_need(chunk);
-      for (size_t at = 0; at < chunk.size(); at += page)
-        static_cast<void>(*const_cast<const volatile std::byte*>(&chunk[at]));
+      const size_t reader = (num_chunks + static_cast<size_t>(i)) % static_cast<size_t>(options.num_readers);
+      if (reader == static_cast<size_t>(options.reader)) {
+        file.mapping().will_need(chunk);
+        for (size_t at = 0; at < chunk.size(); at += page)
+          static_cast<void>(*const_cast<const volatile std::byte*>(&chunk[at]));
+      }
       progress.advance(chunk.size(), worker);
     });
+    num_chunks += count;
   }
 }
 
@@ -301,8 +306,9 @@ Status read_through(const Shards& shards, const std::vector<TensorRow>& rows,
   }
   ReadProgress progress(options.progress, reads_all ? file_bytes : checked_bytes);
   ThreadPool pool(ThreadPool::default_size());
+  size_t num_chunks = 0;
   for (const SafetensorsFile& file : shards.files)
-    if (reads_all) prefault(pool, file, runs_of(file, left_out), progress);
+    if (reads_all) prefault(pool, file, runs_of(file, left_out), options, num_chunks, progress);
   SPARROW_TRY(check_quantised(pool, checked, shards.tensors, reads_all ? nullptr : &progress));
   progress.finish();
   return Ok{};

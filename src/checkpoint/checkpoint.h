@@ -22,6 +22,9 @@ struct CheckpointOptions {
   // Bring the pages into memory now rather than at first use. Skipped where the files are larger than the
   // memory.
   bool prefault = true;
+  // Of several processes that open it together on one machine, each brings in its share of the pages: what
+  // one has read the page cache has for all.
+  int reader = 0, num_readers = 1;
   // Look for scales that are no numbers. A GPU does so when it takes them in: no page is read twice.
   bool check_scales = true;
   // Without it the vision tower's tensors must be there all the same, but nobody reads them.

@@ -186,14 +186,18 @@ Status check(const LoadOptions& options) {
   return Ok{};
 }
 
-Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadOptions& options, bool quiet) {
+Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadOptions& options,
+                                   const RankProcess* ranks) {
   SPARROW_TRY(check(options));
+  const bool quiet = ranks && ranks->grid().rank > 0;
   const bool dummy = options.load_format == "dummy";
   ProgressBar bar(strf("{} {}", dummy ? "random weights for" : "loading", dir.filename().string()),
                   ProgressBar::Unit::kBytes);
   // What goes to a GPU is read once, on its way there.
   const bool is_cpu = device_of(options) == Device::kCpu;
   const CheckpointOptions from{.prefault = is_cpu,
+                               .reader = ranks ? ranks->place().local_rank : 0,
+                               .num_readers = ranks ? ranks->place().local_world : 1,
                                .check_scales = is_cpu,
                                .progress = quiet ? ProgressFn() : bar.callback(),
                                .overrides = options.hf_overrides};
@@ -245,6 +249,7 @@ Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, Engin
   SPARROW_TRY(add_load(options, checkpoint.config(), load));
   ProgressBar bar("weights to the GPU", ProgressBar::Unit::kBytes);
   options.gpu.progress = bar.callback();
+  if (ranks) options.gpu.load_order = ranks->load_order(checkpoint.files());
   auto runner = SPARROW_TRY(ranks ? ranks->create_runner(checkpoint.config(), checkpoint.weights(), options)
                                   : create_runner(checkpoint.config(), checkpoint.weights(), options));
   auto engine = SPARROW_TRY(Engine::create(checkpoint.config(), std::move(runner), options));
@@ -263,6 +268,7 @@ Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, Engin
 Result<int> follow_rank_0(const Checkpoint& checkpoint, EngineOptions options, const LoadOptions& load,
                           RankProcess& ranks) {
   SPARROW_TRY(add_load(options, checkpoint.config(), load));
+  options.gpu.load_order = ranks.load_order(checkpoint.files());
   const auto runner = SPARROW_TRY(ranks.create_runner(checkpoint.config(), checkpoint.weights(), options));
   return ranks.follow(*runner, checkpoint.config(), options);
 }

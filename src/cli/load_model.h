@@ -28,9 +28,9 @@ bool built_with_cuda();
 // What is wrong with the flags themselves, before anything is loaded.
 Status check(const LoadOptions& options);
 
-// `quiet`: nothing is told while it is loaded.
+// `ranks`: this process is one of several. A node's ranks read the files together, and rank 0 tells of it.
 Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadOptions& options = {},
-                                   bool quiet = false);
+                                   const RankProcess* ranks = nullptr);
 
 // What --kv-cache-dtype and --index-cache-dtype mean. Error: the device has no such cache. This is the one
 // place that says which device has which. Index keys are fp8 only for who asks for it: fp8 K and V round what

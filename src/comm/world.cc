@@ -30,6 +30,7 @@ class HostWorld : public World {
   ControlLink& link() override { return link_; }
   RankComms comms() override { return comms_; }
   Result<std::vector<Bytes>> exchange(std::span<const std::byte> mine) override;
+  std::unique_ptr<LoadPacer> load_pacer(std::vector<char> reads) override;
 
   Status connect_comms(const WorldOptions& options, const std::string& address);
 
@@ -66,6 +67,12 @@ Result<std::vector<Bytes>> HostWorld::exchange(std::span<const std::byte> mine) 
   const Bytes payload = packer.take();
   for (int r = 1; r < world; ++r) peers_.post(r, FrameType::kPeers, payload);
   return all;
+}
+
+std::unique_ptr<LoadPacer> HostWorld::load_pacer(std::vector<char> reads) {
+  if (layout_.local_world == 1 || reads.size() > NodeMemory::kPacedFiles) return nullptr;
+  return std::make_unique<LoadPacer>(memory_.data() + layout_.load_pacer(), layout_.local_world,
+                                     std::move(reads), [this] { return life_.failed() || life_.any_left(); });
 }
 
 std::shared_ptr<Communicator> HostWorld::communicator(int kind, const std::vector<int>& members,

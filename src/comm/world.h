@@ -16,6 +16,7 @@
 #include "comm/control_link.h"
 #include "comm/grid.h"
 #include "comm/launch.h"
+#include "comm/load_pacer.h"
 
 namespace sparrow {
 
@@ -47,6 +48,9 @@ class World {
   // Everybody's bytes, by rank, on every rank: what ranks must know of each other before they start. Engine
   // thread, the same calls on every rank.
   virtual Result<std::vector<Bytes>> exchange(std::span<const std::byte> mine) = 0;
+  // Of the ranks of this node, all of which ask for one, once. nullptr: this one is alone, or there are more
+  // files than anybody keeps in step.
+  virtual std::unique_ptr<LoadPacer> load_pacer(std::vector<char> reads) = 0;
 };
 
 }  // namespace sparrow

@@ -120,6 +120,25 @@ class Ranks(unittest.TestCase):
             self.assertEqual((done.returncode, done.stderr.count("\n")), (2, 1), done.stderr)
             self.assertRegex(done.stderr, says)
 
+    def test_a_node_reads_each_file_once(self):
+        """Counted by the system, over all ranks, from the disk alone."""
+        files = sorted(pathlib.Path(self.model).glob("*.safetensors"))
+        for path in files:
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+                os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        server = self.serve("--tensor-parallel-size", "4")
+        counts = [pathlib.Path(f"/proc/{pid}/io").read_text() for pid in ranks_of(server.process.pid).values()]
+        read = [int(count.split("read_bytes: ")[1].split()[0]) for count in counts]
+        self.end(server)
+        size, slack = sum(path.stat().st_size for path in files), 512 << 10
+        if sum(read) < size // 2:
+            print("nobody counts what is read from this disk: it is not tried", flush=True)
+            self.skipTest("nobody counts what is read from this disk")
+        self.assertLess(sum(read), size + slack, read)
+        # Each has its share of the files' pieces: there are two, and four ranks.
+        self.assertLess(max(read), max(path.stat().st_size for path in files) + slack, read)
+
     def test_the_exit_code_is_that_of_rank_0(self):
         """The others are told to stop, and end well, before it has ended; also under a parent that ignores SIGCHLD."""
         prompts = os.path.join(self.folder, "prompts.jsonl")

@@ -132,7 +132,13 @@ Result<std::unique_ptr<RankProcess>> RankProcess::join(const RankFlags& flags, c
   options.grid.rank = place.rank;
   if (flags.join_timeout_seconds) options.join_timeout = std::chrono::seconds(*flags.join_timeout_seconds);
   auto world = SPARROW_TRY(World::join(options));
-  return std::unique_ptr<RankProcess>(new RankProcess(std::move(world)));
+  return std::unique_ptr<RankProcess>(new RankProcess(place, std::move(world)));
+}
+
+LoadOrder RankProcess::load_order(std::span<const SafetensorsFile> files) {
+  if (files.empty()) return {};
+  return {.files = files,
+          .make_pacer = [this](std::vector<char> reads) { return world_->load_pacer(std::move(reads)); }};
 }
 
 Result<int> RankProcess::agree_on_blocks(int mine) {

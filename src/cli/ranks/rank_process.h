@@ -48,8 +48,11 @@ class RankProcess {
                                                    const std::string& digest);
 
   const Grid& grid() const { return world_->grid(); }
+  const RankPlace& place() const { return place_; }
   FailureWatch& watch() { return watch_; }
 
+  // How a GPU's rank reads the files: in step with the others of its node. They are borrowed.
+  LoadOrder load_order(std::span<const SafetensorsFile> files);
   // The runner of this rank; that of rank 0 stands for all.
   Result<std::unique_ptr<ModelRunner>> create_runner(const ModelConfig& config, const Weights& weights,
                                                      const EngineOptions& options);
@@ -59,10 +62,12 @@ class RankProcess {
   void fail(const Error& error);
 
  private:
-  explicit RankProcess(std::unique_ptr<World> world) : world_(std::move(world)), watch_(world_->link()) {}
+  RankProcess(const RankPlace& place, std::unique_ptr<World> world)
+      : place_(place), world_(std::move(world)), watch_(world_->link()) {}
   // The fewest blocks that any rank has.
   Result<int> agree_on_blocks(int mine);
 
+  const RankPlace place_;
   std::unique_ptr<World> world_;
   FailureWatch watch_;
 };

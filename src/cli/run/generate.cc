@@ -110,7 +110,7 @@ Result<int> generate(const GenerateOptions& options, const EngineOptions& base, 
   std::vector<int32_t> prompt;
   if (options.prompt_ids) prompt = SPARROW_TRY(read_prompt_ids(*options.prompt_ids));
   if (options.prompts && !follows) SPARROW_TRY(check_files(options));
-  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load, /*quiet=*/follows));
+  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load, ranks));
   const ModelConfig& config = checkpoint.config();
   const auto tokenizer = SPARROW_TRY(load_tokenizer(options.model, config));
   Request request = request_defaults(options, config);

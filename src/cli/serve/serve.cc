@@ -132,7 +132,7 @@ Result<int> follow(ServeOptions options, const RankPlace& place, std::unique_ptr
   const EngineOptions for_engine =
       options_of_rank(SPARROW_TRY(engine_options(options, config)), options, place);
   ranks = SPARROW_TRY(join(options, place, for_engine));
-  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load, /*quiet=*/true));
+  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load, ranks.get()));
   return follow_rank_0(checkpoint, for_engine, options.load, *ranks);
 }
 
@@ -154,7 +154,7 @@ Result<int> serve(ServeOptions options, const std::optional<RankPlace>& place,
   const auto server = SPARROW_TRY(listen(options, log, loaded));
 
   if (place) ranks = SPARROW_TRY(join(options, *place, for_engine));
-  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load));
+  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load, ranks.get()));
   const auto engine = SPARROW_TRY(start_engine(checkpoint, for_engine, options.load, ranks.get()));
   const EngineWatch watch(ranks.get(), *engine, [&log](const Error& failure) {
     log.write_line(strf("stopping: {}\n", failure.message));

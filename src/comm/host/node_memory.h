@@ -6,6 +6,7 @@
 #include <cstddef>
 
 #include "comm/host/host_comm.h"
+#include "comm/load_pacer.h"
 #include "comm/shared/ring.h"
 
 namespace sparrow {
@@ -13,6 +14,7 @@ namespace sparrow {
 struct NodeMemory {
   static constexpr size_t kRing = size_t{4} << 20;       // messages to the node's ranks
   static constexpr size_t kReplyRing = size_t{1} << 20;  // from each of them to rank 0
+  static constexpr int kPacedFiles = 1 << 14;            // of a checkpoint
 
   int world = 1, local_world = 1;
 
@@ -25,7 +27,8 @@ struct NodeMemory {
     return reply_ring(local_world) +
            static_cast<size_t>(kind * local_world + local) * HostComm::bytes_for(world);
   }
-  size_t bytes() const { return communicator(3, 0); }
+  size_t load_pacer() const { return communicator(3, 0); }
+  size_t bytes() const { return load_pacer() + LoadPacer::bytes_for(kPacedFiles); }
 };
 
 }  // namespace sparrow
