@@ -14,7 +14,7 @@ import sys
 import tempfile
 import unittest
 
-from rank_server import START_SECONDS, Client, Server, is_alive, make_model, ranks_of, wait_until
+from rank_server import LOST_RANK, START_SECONDS, Client, Server, is_alive, make_model, ranks_of, wait_until
 
 SPARROW = sys.argv[1]
 
@@ -61,8 +61,8 @@ class Ranks(unittest.TestCase):
             for series in ("rank_step_seconds", "peer_wait_seconds_total"):
                 self.assertRegex(metrics, r'sparrow:' + series + r'\{[^}]*rank="1"[^}]*\} \d+\.\d*[1-9]')
 
-    def generate(self, *flags, launcher=()):
-        return [*launcher, SPARROW, "generate", "--model", self.model, "--prompt-ids", "1,2,3", "--max-tokens", "12", "--device", "cpu",
+    def generate(self, *flags, launcher=(), tokens=12):
+        return [*launcher, SPARROW, "generate", "--model", self.model, "--prompt-ids", "1,2,3", "--max-tokens", str(tokens), "--device", "cpu",
                 "--threads", "1", "--temperature", "0", *flags]
 
     def output(self, command, **options):
@@ -152,6 +152,16 @@ class Ranks(unittest.TestCase):
                                       preexec_fn=(lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)) if ignored else None)
                 self.assertEqual(done.returncode, 1, done.stderr)
 
+    def test_a_signal_ends_generate_without_a_word(self):
+        process = subprocess.Popen(self.generate("--tensor-parallel-size", "2", "--ignore-eos", tokens=60000),
+                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        self.addCleanup(process.kill)
+        self.assertTrue(process.stdout.read(1))
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=START_SECONDS)
+        self.assertEqual(process.returncode, 128 + signal.SIGINT, err)
+        self.assertNotIn("gone", err)
+
     def test_a_signal_to_all_of_them_drains(self):
         """As Ctrl-C in a terminal, and as a launcher that tells every rank."""
         server = self.serve("--tensor-parallel-size", "2")
@@ -181,6 +191,20 @@ class Ranks(unittest.TestCase):
             self.assertEqual(process.returncode, 2, err)
             self.assertEqual(err.count("\n"), 1, err)
         self.assertRegex(err, says)
+
+    def test_a_rank_that_cannot_load_ends_the_others(self):
+        """It has the same names and sizes, so nobody refuses it before; those who lost it say so once, and are to be started again."""
+        broken = shutil.copytree(self.model, os.path.join(self.folder, "broken"))
+        path = next(pathlib.Path(broken).glob("*.safetensors"))
+        path.write_bytes(bytes(path.stat().st_size))
+        ranks = self.by_hand(0), self.by_hand(1, model=broken)
+        for process in ranks:
+            self.addCleanup(process.kill)
+        lost, failed = [process.communicate(timeout=START_SECONDS)[1] for process in ranks]
+        self.assertEqual([process.returncode for process in ranks], [LOST_RANK, 2], lost + failed)
+        self.assertEqual(lost.count("rank 1: "), 1, lost)
+        self.assertIn(path.name, lost)
+        self.assertEqual(failed.count("\n"), 1, failed)
 
     def test_a_port_in_use_is_said_by_the_program_that_was_started(self):
         with socket.create_server(("127.0.0.1", 0)) as taken:

@@ -52,7 +52,16 @@ void FailureWatch::run() {
     std::this_thread::sleep_for(grace);
     ::_exit(kExitLostRank);
   }).detach();
-  if (tell_) tell_(rank_failure(*failure));
+  if (!tell_) return;
+  tell_(rank_failure(*failure));
+  told_ = true;
+}
+
+bool FailureWatch::silence(std::chrono::milliseconds grace) {
+  const std::lock_guard lock(mutex_);
+  tell_ = nullptr;
+  grace_ = grace;
+  return told_;
 }
 
 }  // namespace sparrow::cli

@@ -27,6 +27,8 @@ class FailureWatch {
 
   // Called once, from the watch's thread; the process lives for `grace` then. Null: nobody is told.
   void on_failure(Tell tell, std::chrono::milliseconds grace);
+  // From now on nobody is told. True: somebody was.
+  bool silence(std::chrono::milliseconds grace);
 
  private:
   void run();
@@ -36,7 +38,7 @@ class FailureWatch {
   std::condition_variable changed_;
   Tell tell_;
   std::chrono::milliseconds grace_;
-  bool ending_ = false;
+  bool ending_ = false, told_ = false;
   std::thread thread_;
 };
 

@@ -16,6 +16,7 @@
 #include "cli/ranks/supervisor.h"
 #include "engine/ranks/follow.h"
 #include "engine/ranks/leader_runner.h"
+#include "engine/ranks/rank_failure.h"
 #include "engine/ranks/wire.h"
 #include "ops/ops.h"
 
@@ -175,9 +176,15 @@ Result<std::unique_ptr<ModelRunner>> RankProcess::create_runner(const ModelConfi
           .vocab_size = config.vocab_size, .num_blocks = num_blocks, .compare_every = kCompareEvery}));
 }
 
-void RankProcess::fail(const Error& error) {
-  watch_.on_failure(nullptr, kFollowerGrace);
-  world_->link().fail(grid().rank, error.message);
+Result<int> RankProcess::ended(Result<int> code) {
+  if (code.ok()) return code;
+  const bool told = watch_.silence(kLeaderGrace);
+  const auto lost = world_->link().failure();
+  // Where all ranks find the same fault, each says so itself.
+  if (lost && code.error().code == Errc::kStopped)
+    return told ? kExitLostRank : lost_rank(rank_failure(*lost));
+  world_->link().fail(grid().rank, code.error().message);
+  return code;
 }
 
 int RankProcess::follow(ModelRunner& runner, const ModelConfig& config, const EngineOptions& options) {

@@ -58,8 +58,9 @@ class RankProcess {
                                                      const EngineOptions& options);
   // Of the others: runs what rank 0 says until that stops, and gives the exit code.
   int follow(ModelRunner& runner, const ModelConfig& config, const EngineOptions& options);
-  // This rank cannot go on, and will say why itself; all others are told.
-  void fail(const Error& error);
+  // The exit code of a command that ended. Where it lost another rank before there was an engine, that is
+  // said here; where it failed by itself it will say why, and the others are told.
+  Result<int> ended(Result<int> code);
 
  private:
   RankProcess(const RankPlace& place, std::unique_ptr<World> world)

@@ -16,6 +16,7 @@
 #include <fstream>
 #include <iterator>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 #include "base/strf.h"
@@ -29,8 +30,10 @@ using Clock = std::chrono::steady_clock;
 constexpr std::chrono::milliseconds kGrace{2000}, kLeaderGrace{30'000};
 constexpr size_t kMaxHeldBytes = 64 << 10;  // of what one rank prints
 
+constexpr std::string_view kName = "sparrow: ";  // that lines begin with
+
 void say(const std::string& line) {
-  std::fputs(strf("sparrow: {}\n", line).c_str(), stderr);
+  std::fputs(strf("{}{}\n", kName, line).c_str(), stderr);
 }
 
 struct Rank {
@@ -162,13 +165,20 @@ class Supervisor {
 
   void ended(Rank& rank, int status) {
     rank.wait = status;
-    if (rank.killed || first_code_.value_or(0) != 0) return;
+    if (rank.killed) return;
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kExitLostRank;
+    // Who has a reason of its own knows more than those who lost it.
+    if (first_code_ == kExitLostRank && code != 0) first_code_ = code;
+    if (first_code_.value_or(0) != 0) return;
     // The others end well because rank 0 told them to; it may be busy for a while with its own end, and what
-    // it says of it counts.
-    const bool well = WIFEXITED(status) && WEXITSTATUS(status) == 0;
-    if (!first_code_ || !well)
-      deadline_ = Clock::now() + (well && rank.place.rank != 0 ? kLeaderGrace : kGrace);
-    first_code_ = WIFEXITED(status) ? WEXITSTATUS(status) : kExitLostRank;
+    // it says of it counts. Where it ends for a reason of its own, nothing that they might say is of use.
+    const bool is_first = rank.place.rank == 0;
+    const bool has_reason = code != 0 && code != kExitLostRank;
+    if (!first_code_ || code != 0)
+      deadline_ = Clock::now() + (is_first && has_reason  ? std::chrono::milliseconds(0)
+                                  : is_first || code != 0 ? kGrace
+                                                          : kLeaderGrace);
+    first_code_ = code;
     if (!WIFSIGNALED(status)) return;
     if (WTERMSIG(status) == forwarded_)  // as it was told
       first_code_ = 128 + forwarded_;
@@ -206,7 +216,9 @@ class Supervisor {
 
   // Rank 0 tells what happened to any of them. Where it could not, the others do, each line once.
   void tell_held() {
-    if (ranks_.front().place.rank == 0 && ranks_.front().ended_by_itself()) return;
+    const Rank& first = ranks_.front();
+    const bool as_told = first.wait && WIFSIGNALED(*first.wait) && WTERMSIG(*first.wait) == forwarded_;
+    if (first.place.rank == 0 && (first.ended_by_itself() || as_told)) return;
     std::vector<std::string> told;
     for (const Rank& rank : ranks_) {
       size_t begin = 0;
@@ -215,7 +227,9 @@ class Supervisor {
         std::string line = rank.held.substr(begin, end - begin);
         begin = end + 1;
         if (std::ranges::find(told, line) != told.end()) continue;
-        std::fputs(strf("rank {}: {}\n", rank.place.rank, line).c_str(), stderr);
+        const std::string_view text =
+            line.starts_with(kName) ? std::string_view(line).substr(kName.size()) : line;
+        say(strf("rank {}: {}", rank.place.rank, text));
         told.push_back(std::move(line));
       }
     }

@@ -177,9 +177,7 @@ Result<int> run_generate(const GenerateOptions& options) {
   engine_options = rank_options(engine_options, options.ranks, *place);
   const auto ranks = SPARROW_TRY(
       RankProcess::join(options.ranks, *place, config_digest(options.model, options.load, engine_options)));
-  Result<int> code = generate(options, engine_options, ranks.get());
-  if (!code.ok()) ranks->fail(code.error());
-  return code;
+  return ranks->ended(generate(options, engine_options, ranks.get()));
 }
 
 }  // namespace sparrow::cli

@@ -208,8 +208,7 @@ Result<int> run_serve(ServeOptions options) {
   if (!place) return start_ranks(options.ranks, "serve");
   Result<int> code =
       place->rank > 0 ? follow(std::move(options), *place, ranks) : serve(std::move(options), place, ranks);
-  if (!code.ok() && ranks) ranks->fail(code.error());
-  return code;
+  return ranks ? ranks->ended(std::move(code)) : code;
 }
 
 }  // namespace sparrow::cli

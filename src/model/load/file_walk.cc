@@ -29,7 +29,8 @@ Status FileWalk::begin(int file) {
   // Threads that are still in a file before this one do not come here.
   const std::lock_guard lock(mutex_);
   if (file <= last_begun_.load(std::memory_order_relaxed)) return Ok{};
-  if (!pacer_->begin(file)) return Error{Errc::kIo, "another rank of this node is gone: loading has ended"};
+  if (!pacer_->begin(file))
+    return Error{Errc::kStopped, "another rank of this node is gone: loading has ended"};
   last_begun_.store(file, std::memory_order_release);
   return Ok{};
 }
