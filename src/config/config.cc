@@ -254,6 +254,16 @@ Status read_generation(const Json& generation, ModelConfig& config) {
   return Ok{};
 }
 
+// What is called like a repository of Hugging Face may be one.
+std::string download_hint(const std::filesystem::path& path) {
+  const std::string name = path.string();
+  if (name.starts_with('.') || std::count(name.begin(), name.end(), '/') != 1 || name.starts_with('/') ||
+      name.ends_with('/'))
+    return "";
+  return strf("; if it is a model of Hugging Face's, get its files first: hf download {} --local-dir {}",
+              name, path.filename().string());
+}
+
 }  // namespace
 
 Result<ModelConfig> parse_config(std::string_view config_json, std::string_view generation_config_json) {
@@ -294,7 +304,7 @@ Result<ModelConfig> load_config(const std::filesystem::path& path, std::string_v
   std::error_code ec;
   const bool is_file = std::filesystem::is_regular_file(path, ec);
   if (!is_file && !std::filesystem::is_directory(path, ec))
-    return Error{Errc::kNotFound, strf("{} is not a folder", quoted(path))};
+    return Error{Errc::kNotFound, strf("{} is not a folder{}", quoted(path), download_hint(path))};
   std::string config_json =
       SPARROW_TRY(read_text_file(is_file ? path : path / "config.json", kMaxConfigBytes));
   const std::filesystem::path generation_path =

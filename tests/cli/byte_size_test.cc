@@ -22,5 +22,17 @@ TEST(ByteSize, WhatIsNoSizeIsNamed) {
   }
 }
 
+TEST(Count, ComesWithVllmsUnits) {
+  EXPECT_EQ(parse_count("65536", "--x").value(), 65536);
+  EXPECT_EQ(parse_count("64k", "--x").value(), 64'000);
+  EXPECT_EQ(parse_count("64K", "--x").value(), 65'536);
+  EXPECT_EQ(parse_count("25.6k", "--x").value(), 25'600);
+  EXPECT_EQ(parse_count("1m", "--x").value(), 1'000'000);
+  EXPECT_EQ(parse_count("1M", "--x").value(), 1'048'576);
+  EXPECT_EQ(parse_count("0", "--x").value(), 0);
+  for (const char* text : {"", "x", "-1", "4x", "4kk", "4 k", "nan", "inf", "1e300", "0.1", "1.5", "1.0005k"})
+    EXPECT_FALSE(parse_count(text, "--x").ok()) << text;
+}
+
 }  // namespace
 }  // namespace sparrow::cli

@@ -178,6 +178,23 @@ TEST_F(ServeLife, ASmallCacheLowersTheContextInAWord) {
   EXPECT_THAT(load::call(server.port(), load::get("/v1/models")).body, Not(HasSubstr("65536")));
 }
 
+// A script for vLLM needs no change but the program's name.
+TEST_F(ServeLife, FlagsOfOtherServersAreTakenWhereTheyChangeNothing) {
+  load::ServerProcess server(
+      flags({"--trust-remote-code", "--dtype", "auto", "--disable-log-requests", "--block-size", "128",
+             "--mm-encoder-tp-mode", "data", "--mm-processor-cache-type", "shm", "--compilation-config", "{}",
+             "--tool-call-parser", "minimax_m3", "--enable-auto-tool-choice", "--max-model-len", "1k",
+             "--allowed-origins", R"(["https://a.example","https://b.example"])"}));
+  EXPECT_THAT(load::call(server.port(), load::get("/v1/models")).body, HasSubstr("\"max_model_len\":1000"));
+  const auto allowed = [&](const std::string& origin) {
+    const auto answer = load::call(
+        server.port(), "GET /v1/models HTTP/1.1\r\nHost: localhost\r\nOrigin: " + origin + "\r\n\r\n");
+    return std::string(answer.field("Access-Control-Allow-Origin"));
+  };
+  EXPECT_EQ(allowed("https://b.example"), "https://b.example");
+  EXPECT_EQ(allowed("https://c.example"), "");
+}
+
 TEST_F(ServeLife, WithoutAKeyOtherNamesThanLoopbackAreRefused) {
   load::ServerProcess server(flags({"--allowed-hosts", "box.example"}));
   const auto status = [&](const std::string& host) {

@@ -3,9 +3,23 @@
 #include <CLI/CLI.hpp>
 
 #include "cli/args/args_parts.h"
+#include "cli/args/byte_size.h"
 
 namespace sparrow::cli {
 namespace {
+
+// 64k -> 64000; auto -> 0, where that is a number of the flag's.
+CLI::Validator count_with_unit(bool has_auto) {
+  return CLI::Validator(
+      [has_auto](std::string& text) -> std::string {
+        if (has_auto && (text == "auto" || text == "-1")) return text = "0", "";
+        const auto count = parse_count(text, "it");
+        if (!count.ok()) return count.error().message;
+        text = std::to_string(count.value());
+        return "";
+      },
+      "");
+}
 
 void add_network(CLI::App* command, ServeOptions& o) {
   const char* group = "Network";
@@ -24,7 +38,8 @@ void add_network(CLI::App* command, ServeOptions& o) {
       ->group(group);
   command
       ->add_option("--allowed-origins", o.allowed_origins,
-                   "Origins of web pages that may call this server (CORS; default: none)")
+                   "Origins of web pages that may call this server (CORS; default: none), also as a\n"
+                   "JSON list; *: all")
       ->type_name("ORIGIN...")
       ->group(group);
   command
@@ -82,16 +97,16 @@ void add_engine(CLI::App* command, ServeOptions& o) {
   const char* group = "Engine";
   const auto number = [&](const char* flag, auto& value, int64_t least, const char* help) {
     command->add_option(flag, value, help)
+        ->transform(count_with_unit(/*has_auto=*/false))
         ->check(CLI::Range(least, int64_t{1} << 30))
         ->type_name("N")
         ->group(group);
   };
   command
       ->add_option("--max-model-len", o.max_model_len,
-                   "Most tokens of a prompt and its answer; auto (default): what the model supports and the "
-                   "cache holds")
-      ->transform(
-          CLI::Validator([](std::string& text) { return text == "auto" ? (text = "0", "") : ""; }, ""))
+                   "Most tokens of a prompt and its answer, such as 131072 or 128K; auto (default): what "
+                   "the\nmodel supports and the cache holds")
+      ->transform(count_with_unit(/*has_auto=*/true))
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->type_name("N")
       ->group(group);
@@ -169,6 +184,26 @@ void add_not_yet(CLI::App* command, ServeOptions& o) {
   command->add_flag("--trust-request-chat-template", o.trust_request_chat_template)->group(group);
 }
 
+// What scripts for other servers set, and what is so here anyway, or has no counterpart that could change.
+void add_without_effect(CLI::App* command, ServeOptions& o) {
+  const char* group = "";  // not shown
+  for (const char* flag : {"--trust-remote-code", "--disable-log-requests", "--no-enable-log-requests",
+                           "--disable-log-stats", "--async-scheduling", "--no-async-scheduling",
+                           "--enable-chunked-prefill", "--enforce-eager", "--disable-custom-all-reduce",
+                           "--disable-frontend-multiprocessing", "--enable-prompt-tokens-details"})
+    command->add_flag(flag)->group(group);
+  for (const char* option : {"--mm-encoder-tp-mode", "--mm-encoder-attn-backend", "--mm-processor-cache-type",
+                             "--mm-processor-cache-gb", "--attention-backend", "--moe-backend",
+                             "--compilation-config", "-O", "--distributed-executor-backend", "--swap-space",
+                             "--uvicorn-log-level", "--safetensors-load-strategy"})
+    command->add_option_function<std::string>(option, [](const std::string&) {})->group(group);
+  for (const char* option : {"--tokenizer-mode", "--config-format"})
+    command->add_option_function<std::string>(option, [](const std::string&) {})
+        ->check(CLI::IsMember({"auto"}))
+        ->group(group);
+  command->add_option("--dtype", o.dtype)->check(CLI::IsMember({"auto", "bfloat16"}))->group(group);
+}
+
 }  // namespace
 
 CLI::App* add_serve(CLI::App& app, ServeOptions& o) {
@@ -181,6 +216,7 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& o) {
   add_load(command, o.load);
   add_ranks(command, o.ranks);
   add_not_yet(command, o);
+  add_without_effect(command, o);
   command->footer(
       "Examples:\n"
       "  sparrow serve /tmp/small\n"

@@ -27,6 +27,26 @@ Result<int64_t> parse_byte_size(std::string_view text, std::string_view flag) {
   return static_cast<int64_t>(bytes);
 }
 
+Result<int64_t> parse_count(std::string_view text, std::string_view flag) {
+  const Error error{Errc::kInvalidArgument,
+                    strf("{} must be a whole number such as 65536, 64k or 64K, got {}", flag, text),
+                    std::string(flag)};
+  double value = 0;
+  const auto [end, failed] = std::from_chars(text.data(), text.data() + text.size(), value);
+  const std::string_view unit = text.substr(static_cast<size_t>(end - text.data()));
+  if (failed != std::errc{} || unit.size() > 1) return error;
+  if (!unit.empty()) {
+    static constexpr std::string_view kUnits = "kmg";
+    const bool is_binary = unit[0] >= 'A' && unit[0] <= 'Z';
+    const size_t power = kUnits.find(static_cast<char>(unit[0] | 0x20));
+    if (power == std::string_view::npos) return error;
+    value *= std::pow(is_binary ? 1024.0 : 1000.0, static_cast<double>(power + 1));
+  }
+  const double whole = std::round(value);
+  if (!(whole >= 0 && whole < 0x1p53) || std::abs(value - whole) > 1e-6 * whole) return error;
+  return static_cast<int64_t>(whole);
+}
+
 std::string byte_string(int64_t bytes) {
   const auto value = static_cast<double>(bytes);
   if (bytes < 1024) return strf("{} B", bytes);

@@ -66,12 +66,13 @@ void greet(const HttpServer& server, const std::string& name, const openai::Defa
 // Holds the port from here on, so that nobody else takes it while the model is loaded, and tells who asks.
 Result<std::unique_ptr<HttpServer>> listen(const ServeOptions& o, const AccessLog& log,
                                            const std::atomic<Service*>& service) {
+  std::vector<std::string> origins = SPARROW_TRY(allowed_origins(o));
   HttpServerOptions http{.host = o.host,
                          .port = o.port,
                          .num_threads = kIoThreads,
                          .tls_cert_file = o.ssl_certfile,
                          .tls_key_file = o.ssl_keyfile,
-                         .allowed_origins = o.allowed_origins};
+                         .allowed_origins = std::move(origins)};
   http.check_head = [&service](const HttpRequest& request) -> std::optional<HttpResponse> {
     if (const Service* loaded = service) return loaded->check_head(request);
     HttpResponse response =

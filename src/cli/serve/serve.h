@@ -27,9 +27,9 @@ struct ServeOptions {
   int64_t max_tokens_per_key = 0;
   std::string allowed_priorities;  // LO..HI; empty: 0..0
   std::filesystem::path ssl_certfile, ssl_keyfile;
-  std::vector<std::string> allowed_origins;
-  std::vector<std::string> allowed_hosts;  // beside loopback's and the bound one
-  std::optional<int> drain_delay_seconds;  // default: 5 off loopback, else 0
+  std::vector<std::string> allowed_origins;  // or one JSON list of them
+  std::vector<std::string> allowed_hosts;    // beside loopback's and the bound one
+  std::optional<int> drain_delay_seconds;    // default: 5 off loopback, else 0
 
   int64_t max_model_len = 0;  // 0, "auto": what the model supports and the cache holds
   int max_step_sequences = 256;
@@ -51,6 +51,8 @@ struct ServeOptions {
   std::string generation_config = "auto";                           // "auto", or "none" (also "vllm")
   std::optional<uint64_t> seed;
   std::string log_format = "human";
+
+  std::string dtype = "auto";  // or "bfloat16", where the model has that
 
   // Known from other servers, and not here yet.
   bool trust_request_chat_template = false;

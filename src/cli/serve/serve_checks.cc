@@ -55,7 +55,28 @@ Status check_flags(const ServeOptions& o) {
   if (o.ssl_certfile.empty() != o.ssl_keyfile.empty())
     return Error{Errc::kInvalidArgument, "--ssl-certfile and --ssl-keyfile belong together"};
   for (const std::string& name : o.served_model_names) SPARROW_TRY(check_name(name));
+  SPARROW_TRY(allowed_origins(o));
   return Ok{};
+}
+
+Result<std::vector<std::string>> allowed_origins(const ServeOptions& o) {
+  std::vector<std::string> origins = o.allowed_origins;
+  if (origins.size() == 1 && origins[0].starts_with('[')) {
+    const JsonDocument document = SPARROW_TRY(JsonDocument::parse(origins[0], "--allowed-origins"));
+    const Json list = document.root("--allowed-origins");
+    origins.clear();
+    for (size_t i = 0; i < list.size(); ++i) origins.push_back(SPARROW_TRY(list.element(i).as_string()));
+  }
+  for (const std::string& origin : origins) {
+    const size_t host = origin.find("://");
+    const bool is_origin = host != origin.npos && host > 0 && host + 3 < origin.size() &&
+                           origin.find('/', host + 3) == origin.npos;
+    if (origin != "*" && !is_origin)
+      return Error{Errc::kInvalidArgument,
+                   strf("--allowed-origins must be *, or origins such as https://app.example, got {}",
+                        json_quoted(excerpt(origin)))};
+  }
+  return origins;
 }
 
 Result<ModelConfig> read_config(const ServeOptions& o) {
@@ -65,6 +86,8 @@ Result<ModelConfig> read_config(const ServeOptions& o) {
     return Error{Errc::kNotFound, strf("{} has no tokenizer.json: a server needs the model's tokenizer files",
                                        quoted(o.model))};
   SPARROW_TRY(validate(config, o.ranks.grid));
+  if (o.dtype == "bfloat16" && config.dtype != DType::kBF16)
+    return unsupported("--dtype bfloat16: this model computes in float32; leave the flag out");
   if (o.max_model_len > config.max_positions)
     return Error{Errc::kInvalidArgument,
                  strf("--max-model-len {} exceeds the model's {} positions (--hf-overrides can change them)",

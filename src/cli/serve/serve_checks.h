@@ -19,6 +19,9 @@ namespace sparrow::cli {
 // Flags that make no sense, or ask for something that is not there.
 Status check_flags(const ServeOptions& options);
 
+// --allowed-origins, one by one.
+Result<std::vector<std::string>> allowed_origins(const ServeOptions& options);
+
 // The model's configuration. Error: it cannot be served, or not with these flags.
 Result<ModelConfig> read_config(const ServeOptions& options);
 
