@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Completions: body -> engine -> answer, whole or as it comes.
+#include <algorithm>
 #include <boost/asio/post.hpp>
 #include <chrono>
 #include <cmath>
@@ -52,7 +53,10 @@ struct Service::Pump {
   ByteBudget::Share memory;
   bool is_large = false;
   std::vector<Clock::time_point> last_token;  // of each output
+  std::vector<int64_t> num_tokens;            // likewise
   std::optional<TokenEvent::Waited> waited;
+  ServiceMetrics::Finished asked;  // what is known when it is submitted
+  Clock::time_point submitted_at = Clock::now(), first_token;
 
   // Takes what has come, up to a limit; true: that is reached, and there may be more. Counts the times
   // between tokens.
@@ -68,6 +72,8 @@ struct Service::Pump {
         (last == Clock::time_point{} ? counts.time_to_first_token : counts.inter_token_latency)
             .observe(seconds);
         last = now;
+        if (first_token == Clock::time_point{}) first_token = now;
+        ++num_tokens[static_cast<size_t>(event->output)];
       }
       const int output = event->output;
       const bool ended = event->finish.has_value();
@@ -103,6 +109,7 @@ net::awaitable<Result<Service::Pump>> Service::start(Exchange& exchange, const o
   auto stream = engine_.submit(ready.request);
   if (!stream.ok()) co_return stream.error();
   const auto outputs = static_cast<size_t>(ready.request.num_outputs());
+  const ServiceMetrics::Finished asked{.n = ready.request.n, .max_tokens = ready.request.max_tokens};
   const bool is_large = ready.answer_bytes > static_cast<int64_t>(kPieceBytes);
   co_return Pump{.stream = std::move(stream).value(),
                  .generation = std::make_unique<openai::Generation>(model_, std::move(prepared).value(),
@@ -110,7 +117,9 @@ net::awaitable<Result<Service::Pump>> Service::start(Exchange& exchange, const o
                  .ticket = std::move(ticket),
                  .memory = std::move(*memory),
                  .is_large = is_large,
-                 .last_token = std::vector<Clock::time_point>(outputs)};
+                 .last_token = std::vector<Clock::time_point>(outputs),
+                 .num_tokens = std::vector<int64_t>(outputs),
+                 .asked = asked};
 }
 
 net::awaitable<void> Service::complete(Exchange& exchange, const Route& route) {
@@ -251,10 +260,21 @@ void Service::record(Exchange& exchange, const Pump& pump) {
     exchange.annotate("finish", "abandoned");
     return;
   }
-  const std::vector<std::string> reasons = pump.generation->finish_reasons();
-  counts_.finished(reasons, seconds_since(exchange.request().received_at), usage.prompt_tokens,
-                   usage.completion_tokens);
-  exchange.annotate("finish", reasons[0]);
+  ServiceMetrics::Finished finished = pump.asked;
+  finished.reasons = pump.generation->finish_reasons();
+  finished.prompt_tokens = usage.prompt_tokens;
+  finished.completion_tokens = usage.completion_tokens;
+  finished.longest_output = std::ranges::max(pump.num_tokens);
+  finished.seconds = seconds_since(exchange.request().received_at);
+  if (pump.waited) finished.queue_seconds = pump.waited->seconds;
+  if (pump.first_token != Clock::time_point{}) {
+    const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
+    finished.prefill_seconds =
+        std::max(seconds(pump.first_token - pump.submitted_at) - finished.queue_seconds, 0.0);
+    finished.decode_seconds = seconds(std::ranges::max(pump.last_token) - pump.first_token);
+  }
+  counts_.finished(finished);
+  exchange.annotate("finish", finished.reasons[0]);
 }
 
 }  // namespace sparrow

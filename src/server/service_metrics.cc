@@ -18,6 +18,37 @@ const std::vector<double> kRequestSeconds = {0.3,  0.5,   0.8,   1.0,   1.5,   2
 const std::vector<double> kTokens = {1,    2,    5,     10,    20,    50,     100,    200,    500,    1000,
                                      2000, 5000, 10000, 20000, 50000, 100000, 200000, 500000, 1000000};
 
+// What is observed of each request.
+struct RequestHistogram {
+  const char *name, *help;
+  const std::vector<double>& bounds;
+  double (*value)(const ServiceMetrics::Finished&);
+};
+using Finished = ServiceMetrics::Finished;
+const std::vector<double> kChoices = {1, 2, 5, 10, 20};
+const RequestHistogram kRequestHistograms[] = {
+    {"vllm:e2e_request_latency_seconds", "Time from the request's first byte to the end of its answer.",
+     kRequestSeconds, [](const Finished& r) { return r.seconds; }},
+    {"vllm:request_queue_time_seconds", "Time that a request waited to start.", kRequestSeconds,
+     [](const Finished& r) { return r.queue_seconds; }},
+    {"vllm:request_prefill_time_seconds", "Time from a request's start to its first token.", kRequestSeconds,
+     [](const Finished& r) { return r.prefill_seconds; }},
+    {"vllm:request_decode_time_seconds", "Time from a request's first token to its last.", kRequestSeconds,
+     [](const Finished& r) { return r.decode_seconds; }},
+    {"vllm:request_inference_time_seconds", "Time from a request's start to its last token.", kRequestSeconds,
+     [](const Finished& r) { return r.prefill_seconds + r.decode_seconds; }},
+    {"vllm:request_prompt_tokens", "Prompt tokens of a request.", kTokens,
+     [](const Finished& r) { return static_cast<double>(r.prompt_tokens); }},
+    {"vllm:request_generation_tokens", "Generated tokens of a request.", kTokens,
+     [](const Finished& r) { return static_cast<double>(r.completion_tokens); }},
+    {"vllm:request_max_num_generation_tokens", "Tokens of a request's longest output.", kTokens,
+     [](const Finished& r) { return static_cast<double>(r.longest_output); }},
+    {"vllm:request_params_n", "n of a request.", kChoices,
+     [](const Finished& r) { return static_cast<double>(r.n); }},
+    {"vllm:request_params_max_tokens", "max_tokens of a request, or what the context left.", kTokens,
+     [](const Finished& r) { return static_cast<double>(r.max_tokens); }},
+};
+
 double fraction(int64_t part, int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
@@ -66,14 +97,9 @@ ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std
                                             "Time between two tokens of an output.", kTokenSeconds,
                                             {{"model_name", model_name}})),
       metrics_(metrics),
-      labels_{{"model_name", model_name}},
-      request_seconds_(metrics.histogram("vllm:e2e_request_latency_seconds",
-                                         "Time from the request's first byte to the end of its answer.",
-                                         kRequestSeconds, labels_)),
-      request_prompt_tokens_(
-          metrics.histogram("vllm:request_prompt_tokens", "Prompt tokens of a request.", kTokens, labels_)),
-      request_generation_tokens_(metrics.histogram("vllm:request_generation_tokens",
-                                                   "Generated tokens of a request.", kTokens, labels_)) {
+      labels_{{"model_name", model_name}} {
+  for (const RequestHistogram& row : kRequestHistograms)
+    of_requests_.push_back(&metrics.histogram(row.name, row.help, row.bounds, labels_));
   const auto gauge = [&](const char* name, const char* help, auto read) {
     metrics.gauge_from(
         name, help, [&engine, read] { return static_cast<double>(read(engine.stats())); }, labels_);
@@ -144,16 +170,14 @@ ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std
       .set(1);
 }
 
-void ServiceMetrics::finished(const std::vector<std::string>& reasons, double seconds, int64_t prompt_tokens,
-                              int64_t completion_tokens) {
-  for (const std::string& reason : reasons) {
+void ServiceMetrics::finished(const Finished& request) {
+  for (const std::string& reason : request.reasons) {
     Metrics::Labels labels = labels_;
     labels.emplace_back("finished_reason", reason);
     metrics_.counter("vllm:request_success_total", "Outputs that were answered, by their end.", labels).add();
   }
-  request_seconds_.observe(seconds);
-  request_prompt_tokens_.observe(static_cast<double>(prompt_tokens));
-  request_generation_tokens_.observe(static_cast<double>(completion_tokens));
+  for (size_t i = 0; i < of_requests_.size(); ++i)
+    of_requests_[i]->observe(kRequestHistograms[i].value(request));
 }
 
 void ServiceMetrics::rejected(const char* reason) {

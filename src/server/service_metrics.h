@@ -16,9 +16,15 @@ class ServiceMetrics {
   // Both must outlive this.
   ServiceMetrics(Metrics& metrics, const Engine& engine, const std::string& model_name);
 
-  // A request, by the reasons why its outputs ended.
-  void finished(const std::vector<std::string>& reasons, double seconds, int64_t prompt_tokens,
-                int64_t completion_tokens);
+  // A request that was answered.
+  struct Finished {
+    std::vector<std::string> reasons;  // why its outputs ended
+    int64_t prompt_tokens = 0, completion_tokens = 0, longest_output = 0;
+    int64_t n = 1, max_tokens = 0;  // as asked
+    // All of its way; until it started, from there to its first token, from there to its last.
+    double seconds = 0, queue_seconds = 0, prefill_seconds = 0, decode_seconds = 0;
+  };
+  void finished(const Finished& request);
   void rejected(const char* reason);
 
   Histogram& time_to_first_token;
@@ -27,9 +33,7 @@ class ServiceMetrics {
  private:
   Metrics& metrics_;
   const Metrics::Labels labels_;
-  Histogram& request_seconds_;
-  Histogram& request_prompt_tokens_;
-  Histogram& request_generation_tokens_;
+  std::vector<Histogram*> of_requests_;
 };
 
 }  // namespace sparrow

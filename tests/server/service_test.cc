@@ -82,6 +82,12 @@ TEST_F(ServiceTest, MetricsHaveTheNamesThatDashboardsKnow) {
         "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total", "vllm:prompt_tokens_total",
         "vllm:generation_tokens_total{model_name=\"m3\"} 5",
         ",cache_dtype=\"f32\",index_cache_dtype=\"f32\"}",
+        "vllm:request_queue_time_seconds_count{model_name=\"m3\"} 1",
+        "vllm:request_prefill_time_seconds_count{model_name=\"m3\"} 1",
+        "vllm:request_decode_time_seconds_count{model_name=\"m3\"} 1",
+        "vllm:request_inference_time_seconds_count{model_name=\"m3\"} 1",
+        "vllm:request_params_n_sum{model_name=\"m3\"} 1",
+        "vllm:request_params_max_tokens_sum{model_name=\"m3\"} 5",
         "vllm:request_success_total{model_name=\"m3\",finished_reason=\"length\"} 1"})
     EXPECT_THAT(text, HasSubstr(name));
 }
@@ -93,6 +99,7 @@ TEST_F(ServiceTest, ARequestOfSeveralOutputsIsCountedOnce) {
   EXPECT_THAT(text, HasSubstr("vllm:request_success_total{model_name=\"m3\",finished_reason=\"length\"} 3"));
   EXPECT_THAT(text, HasSubstr("vllm:request_generation_tokens_count{model_name=\"m3\"} 1\n"));
   EXPECT_THAT(text, HasSubstr("vllm:request_generation_tokens_sum{model_name=\"m3\"} 15\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_max_num_generation_tokens_sum{model_name=\"m3\"} 5\n"));
   EXPECT_THAT(text, HasSubstr("vllm:e2e_request_latency_seconds_count{model_name=\"m3\"} 1\n"));
 }
 
