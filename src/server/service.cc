@@ -52,23 +52,13 @@ net::awaitable<void> Service::show_readiness(Exchange& exchange, const Route&) {
   co_await exchange.respond(std::move(response));
 }
 
-net::awaitable<void> Service::show_version(Exchange& exchange, const Route&) {
-  HttpResponse response{
-      .body = JsonWriter().begin_object().key("version").string(options_.version).end_object().take()};
+net::awaitable<void> Service::show(Exchange& exchange, const Route& route) {
+  HttpResponse response{.body = (this->*route.document)()};
   co_await exchange.respond(std::move(response));
 }
 
 net::awaitable<void> Service::show_metrics(Exchange& exchange, const Route&) {
   HttpResponse response{.content_type = std::string(Metrics::kContentType), .body = metrics_.exposition()};
-  co_await exchange.respond(std::move(response));
-}
-
-net::awaitable<void> Service::list_models(Exchange& exchange, const Route&) {
-  JsonWriter json;
-  json.begin_object().key("object").string("list").key("data").begin_array();
-  for (const std::string& name : model_.names) write_model(json, name);
-  json.end_array().end_object();
-  HttpResponse response{.body = json.take()};
   co_await exchange.respond(std::move(response));
 }
 
@@ -88,7 +78,66 @@ net::awaitable<void> Service::show_model(Exchange& exchange, const Route&) {
 void Service::write_model(JsonWriter& json, const std::string& name) const {
   json.begin_object().key("id").string(name).key("object").string("model");
   json.key("created").integer(created_).key("owned_by").string("sparrow");
+  json.key("root").string(model_.root.empty() ? model_.names[0] : model_.root).key("parent").null();
   json.key("max_model_len").integer(model_.defaults.max_model_tokens).end_object();
+}
+
+std::string Service::models_json() const {
+  JsonWriter json;
+  json.begin_object().key("object").string("list").key("data").begin_array();
+  for (const std::string& name : model_.names) write_model(json, name);
+  return json.end_array().end_object().take();
+}
+
+std::string Service::version_json() const {
+  return JsonWriter().begin_object().key("version").string(options_.version).end_object().take();
+}
+
+// Under vLLM's name: what is under way.
+std::string Service::load_json() const {
+  const int load = work_.num_waiting() + engine_.stats().live_requests;
+  return JsonWriter().begin_object().key("server_load").integer(load).end_object().take();
+}
+
+std::string Service::server_json() const {
+  const EngineInfo& info = engine_.info();
+  JsonWriter json;
+  json.begin_object().key("version").string(options_.version);
+  json.key("model").string(model_.root.empty() ? model_.names[0] : model_.root);
+  json.key("max_model_len").integer(model_.defaults.max_model_tokens);
+  json.key("device").string(info.device).key("kernels").string(info.kernels);
+  json.key("ranks").integer(info.num_ranks).key("cache_tokens").integer(info.cache_tokens);
+  json.key("kv_cache_dtype").string(short_name_of(info.kv_dtype));
+  json.key("index_cache_dtype").string(short_name_of(info.index_dtype));
+  return json.end_object().take();
+}
+
+std::string Service::tokenizer_json() const {
+  JsonWriter json;
+  json.begin_object().key("vocab_size").integer(model_.defaults.vocab_size);
+  json.key("model_max_length").integer(model_.defaults.max_model_tokens);
+  json.key("has_chat_template").boolean(model_.chat_template != nullptr);
+  json.key("added_tokens").begin_array();
+  for (const AddedToken& token : model_.tokenizer.added_tokens()) {
+    json.begin_object().key("id").integer(token.id).key("content").string(token.content);
+    json.key("special").boolean(token.special).end_object();
+  }
+  return json.end_array().end_object().take();
+}
+
+std::string Service::description_json() const {
+  std::vector<Operation> operations;
+  for (const Route& route : routes()) operations.push_back(route.operation);
+  return openapi_json(operations, model_.defaults, options_.version, !keys_.empty());
+}
+
+std::string Service::greeting_json() const {
+  JsonWriter json;
+  json.begin_object().key("name").string("sparrow").key("version").string(options_.version);
+  json.key("endpoints").begin_array();
+  for (const Route& route : routes())
+    json.string(strf("{} {}", route.operation.method, route.operation.path));
+  return json.end_array().end_object().take();
 }
 
 HttpResponse Service::refuse(const Exchange& exchange, const Error& error) {

@@ -19,6 +19,7 @@
 #include "engine/engine.h"
 #include "server/auth.h"
 #include "server/byte_budget.h"
+#include "server/describe/openapi.h"
 #include "server/http/http.h"
 #include "server/metrics.h"
 #include "server/openai/generation.h"
@@ -60,24 +61,24 @@ class Service {
 
   // An answer's way: where it is asked for, and who gives it.
   struct Route {
-    std::string_view method, path;  // "*" at the end: whatever follows
+    Operation operation;
     net::awaitable<void> (Service::*handle)(Exchange& exchange, const Route& route);
-    const openai::Api* api = nullptr;  // of complete()
-    bool open = false;                 // needs no key
+    const openai::Api* api = nullptr;                    // of complete()
+    std::string (Service::*document)() const = nullptr;  // of show()
   };
   static std::span<const Route> routes();
   // nullptr: none; `allowed` then names the methods that the path has.
   static const Route* find_route(const HttpRequest& request, std::string& allowed);
+  static std::string help(std::string_view path);  // for one that is not there
 
   net::awaitable<void> complete(Exchange& exchange, const Route& route);
   net::awaitable<void> count_tokens(Exchange& exchange, const Route& route);
   net::awaitable<void> tokenize(Exchange& exchange, const Route& route);
   net::awaitable<void> detokenize(Exchange& exchange, const Route& route);
-  net::awaitable<void> list_models(Exchange& exchange, const Route& route);
+  net::awaitable<void> show(Exchange& exchange, const Route& route);
   net::awaitable<void> show_model(Exchange& exchange, const Route& route);
   net::awaitable<void> show_health(Exchange& exchange, const Route& route);
   net::awaitable<void> show_readiness(Exchange& exchange, const Route& route);
-  net::awaitable<void> show_version(Exchange& exchange, const Route& route);
   net::awaitable<void> show_metrics(Exchange& exchange, const Route& route);
 
   net::awaitable<Result<Pump>> start(Exchange& exchange, const openai::Api& api);
@@ -99,6 +100,14 @@ class Service {
   // The key that a request was sent with; nullptr: none of ours.
   std::shared_ptr<const ApiKey> key_of(const HttpRequest& request) const;
   void write_model(JsonWriter& json, const std::string& name) const;
+  // Documents that are ready at once.
+  std::string models_json() const;
+  std::string version_json() const;
+  std::string load_json() const;
+  std::string server_json() const;
+  std::string tokenizer_json() const;
+  std::string description_json() const;
+  std::string greeting_json() const;
   uint64_t next_seed();
 
   Engine& engine_;

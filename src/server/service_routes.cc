@@ -5,6 +5,7 @@
 #include "base/utf8.h"
 #include "server/anthropic/messages.h"
 #include "server/api/errors.h"
+#include "server/describe/wrong_path.h"
 #include "server/responses/responses.h"
 #include "server/service.h"
 
@@ -45,6 +46,11 @@ std::optional<HttpResponse> check_host(const HttpRequest& request, const std::ve
                             .code = "host_not_allowed"});
 }
 
+// Browsers ask before a page of another origin may post.
+bool asks_for_a_page(const HttpRequest& request) {
+  return request.method == "OPTIONS" && request.headers.find("Origin") != nullptr;
+}
+
 // "*" at the end of a pattern is whatever follows.
 bool path_fits(std::string_view path, std::string_view pattern) {
   if (!pattern.ends_with('*')) return path == pattern;
@@ -59,31 +65,56 @@ bool method_fits(std::string_view asked, std::string_view method) {
 }  // namespace
 
 std::span<const Service::Route> Service::routes() {
-  static constexpr Route kRoutes[] = {
-      {"POST", "/v1/chat/completions", &Service::complete, &openai::kChatApi},
-      {"POST", "/v1/completions", &Service::complete, &openai::kCompletionApi},
-      {"POST", "/v1/responses", &Service::complete, &responses::kResponsesApi},
-      {"POST", "/v1/messages", &Service::complete, &anthropic::kMessagesApi},
-      {"POST", "/v1/messages/count_tokens", &Service::count_tokens},
-      {"GET", "/v1/models", &Service::list_models},
-      {"GET", "/v1/models/*", &Service::show_model},
-      {"POST", "/tokenize", &Service::tokenize},
-      {"POST", "/detokenize", &Service::detokenize},
-      {.method = "GET", .path = "/health", .handle = &Service::show_health, .open = true},
-      {.method = "GET", .path = "/ready", .handle = &Service::show_readiness, .open = true},
-      {.method = "GET", .path = "/version", .handle = &Service::show_version, .open = true},
-      {.method = "GET", .path = "/metrics", .handle = &Service::show_metrics, .open = true},
+  constexpr bool kOpen = true;
+  const auto document = [](Operation operation, std::string (Service::*made)() const) {
+    return Route{operation, &Service::show, nullptr, made};
+  };
+  static const Route kRoutes[] = {
+      {{"POST", "/v1/chat/completions", "Answer a conversation", "ChatCompletionRequest", "ChatCompletion"},
+       &Service::complete,
+       &openai::kChatApi},
+      {{"POST", "/v1/completions", "Continue a text", "CompletionRequest", "Completion"},
+       &Service::complete,
+       &openai::kCompletionApi},
+      {{"POST", "/v1/responses", "Answer, as OpenAI's Responses", "Any", "Any"},
+       &Service::complete,
+       &responses::kResponsesApi},
+      {{"POST", "/v1/messages", "Answer, as Anthropic's Messages", "Any", "Any"},
+       &Service::complete,
+       &anthropic::kMessagesApi},
+      {{"POST", "/v1/messages/count_tokens", "Tokens of such a request", "Any", "Any"},
+       &Service::count_tokens},
+      document({"GET", "/v1/models", "Names of the model", "", "ModelList"}, &Service::models_json),
+      {{"GET", "/v1/models/*", "One of them", "", "Model"}, &Service::show_model},
+      {{"POST", "/tokenize", "Text to ids", "TokenizeRequest", "Tokens"}, &Service::tokenize},
+      {{"POST", "/detokenize", "Ids to text", "DetokenizeRequest", "Text"}, &Service::detokenize},
+      document({"GET", "/server_info", "How the model is run", "", "Any"}, &Service::server_json),
+      document({"GET", "/tokenizer_info", "What the tokenizer knows", "", "Any"}, &Service::tokenizer_json),
+      {{"GET", "/health", "Whether the process works", "", "Any", kOpen}, &Service::show_health},
+      {{"GET", "/ping", "The same", "", "Any", kOpen}, &Service::show_health},
+      {{"GET", "/ready", "Whether it takes requests", "", "Any", kOpen}, &Service::show_readiness},
+      document({"GET", "/load", "Requests under way", "", "Any", kOpen}, &Service::load_json),
+      document({"GET", "/version", "The program's version", "", "Any", kOpen}, &Service::version_json),
+      {{"GET", "/metrics", "Prometheus' metrics", "", "", kOpen}, &Service::show_metrics},
+      document({"GET", "/openapi.json", "This description", "", "Any", kOpen}, &Service::description_json),
+      document({"GET", "/", "What there is", "", "Any", kOpen}, &Service::greeting_json),
   };
   return kRoutes;
 }
 
 const Service::Route* Service::find_route(const HttpRequest& request, std::string& allowed) {
   for (const Route& route : routes()) {
-    if (!path_fits(request.path, route.path)) continue;
-    if (method_fits(request.method, route.method)) return &route;
-    allowed += (allowed.empty() ? "" : ", ") + std::string(route.method);
+    if (!path_fits(request.path, route.operation.path)) continue;
+    if (method_fits(request.method, route.operation.method)) return &route;
+    allowed += (allowed.empty() ? "" : ", ") + std::string(route.operation.method);
   }
   return nullptr;
+}
+
+std::string Service::help(std::string_view path) {
+  std::vector<std::string_view> known;
+  for (const Route& route : routes()) known.push_back(route.operation.path);
+  return help_with_path(path, known);
 }
 
 std::shared_ptr<const ApiKey> Service::key_of(const HttpRequest& request) const {
@@ -100,18 +131,20 @@ std::optional<HttpResponse> Service::check_head(const HttpRequest& request) cons
   const Route* const route = find_route(request, allowed);
   if (!route && allowed.empty())
     return error_response_to(
-        request, {.status = 404, .message = strf("there is nothing at {}", excerpt(request.path))});
+        request, {.status = 404,
+                  .message = strf("there is nothing at {}{}", excerpt(request.path), help(request.path))});
   if (!route) {
     HttpResponse response = error_response_to(
         request, {.status = 405,
-                  .message = strf("{} takes {}, not {}", excerpt(request.path), allowed, request.method)});
+                  .message = strf("{} takes {}, not {}{}", excerpt(request.path), allowed, request.method,
+                                  asks_for_a_page(request) ? "; --allowed-origins lets web pages in" : "")});
     response.headers.add("Allow", allowed);
     return response;
   }
   if (request.method == "POST" && !says_json(request))
     return error_response_to(
         request, {.status = 415, .message = "the body must be sent as Content-Type: application/json"});
-  if (route->open || key_of(request)) return std::nullopt;
+  if (route->operation.is_open || key_of(request)) return std::nullopt;
   HttpResponse response = error_response_to(
       request, {.status = 401,
                 .message = asks_anthropic(request) ? "a valid API key is needed: x-api-key: KEY"

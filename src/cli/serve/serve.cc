@@ -169,6 +169,7 @@ Result<int> serve(ServeOptions options, const std::optional<RankPlace>& place,
   openai::Defaults defaults = defaults_of(options, checkpoint.config(), *engine);
   defaults.max_answer_bytes = SPARROW_TRY(parse_byte_size(options.max_answer_size, "--max-answer-size"));
   const openai::ServedModel model{.names = names,
+                                  .root = options.model.string(),
                                   .tokenizer = *tokenizer,
                                   .encode_cache = encode_cache,
                                   .chat_template = chat_template ? &*chat_template : nullptr,

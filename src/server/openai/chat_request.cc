@@ -13,9 +13,9 @@ constexpr size_t kMaxMessages = 65536, kMaxTools = 4096, kMaxToolNameBytes = 256
 
 using Type = Field::Type;
 constexpr Field kOwnFields[] = {
-    {"messages", Type::kList},
-    {"tools", Type::kList},
-    {"tool_choice", Type::kAny},
+    with_schema("messages", Type::kList, kMessagesSchema),
+    with_schema("tools", Type::kList, kToolsSchema),
+    with_schema("tool_choice", Type::kAny, R"({"$ref":"#/components/schemas/ToolChoice"})"),
     {"parallel_tool_calls", Type::kBool},
     {"max_completion_tokens", Type::kInteger, 0, 0x1p31},
     {"logprobs", Type::kBool},
@@ -25,7 +25,7 @@ constexpr Field kOwnFields[] = {
     one_of("reasoning_effort", "none|minimal|low|medium|high|xhigh|max|auto|default"),
     {"thinking_token_budget", Type::kInteger, 0, 0x1p31},
     {"response_format", Type::kObject},
-    {"modalities", Type::kList},
+    with_schema("modalities", Type::kList, R"({"const":["text"]})"),
     {"add_generation_prompt", Type::kBool},
     {"continue_final_message", Type::kBool},
     only("echo", false, "messages are not part of the answer"),

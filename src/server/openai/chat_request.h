@@ -40,6 +40,12 @@ struct ChatRequest {
   }
 };
 
+// What /openapi.json says of them.
+inline constexpr std::string_view kMessagesSchema =
+    R"({"type":"array","minItems":1,"items":{"$ref":"#/components/schemas/Message"}})";
+inline constexpr std::string_view kToolsSchema =
+    R"({"type":"array","items":{"$ref":"#/components/schemas/Tool"}})";
+
 // Error at the first thing in the messages, or in the tools, that is not known or would be lost on the way to
 // the prompt. What clients send along without a meaning (null, an empty list, a cache hint) is fine.
 Status check_messages(const Json& messages);

@@ -6,9 +6,13 @@ namespace {
 
 constexpr int64_t kDefaultMaxTokens = 16;  // OpenAI's
 constexpr Field kOwnFields[] = {
-    {"prompt", Field::Type::kAny},
+    with_schema("prompt", Field::Type::kAny,
+                R"({"anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":{"type":"string"}},)"
+                R"({"type":"array","minItems":1,"items":{"type":"integer","minimum":0}},)"
+                R"({"type":"array","minItems":1,"items":{"anyOf":[{"type":"string"},)"
+                R"({"type":"array","minItems":1,"items":{"type":"integer","minimum":0}}]}}]})"),
     {"echo", Field::Type::kBool},
-    {"suffix", Field::Type::kString},
+    with_schema("suffix", Field::Type::kString, R"({"const":""})"),
     {"logprobs", Field::Type::kInteger, 0, kMaxLogprobs},
 };
 

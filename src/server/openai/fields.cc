@@ -18,16 +18,16 @@ constexpr double kMaxTokens = 0x1p31;
 
 using Type = Field::Type;
 constexpr std::string_view kStopSchema =
-    R"({"anyOf":[{"type":"string","minLength":1,"maxLength":64},)"
-    R"({"type":"array","maxItems":32,"items":{"type":"string","minLength":1,"maxLength":64}}]})";
+    R"({"anyOf":[{"type":"string","minLength":1,"maxLength":256},)"
+    R"({"type":"array","maxItems":32,"items":{"type":"string","minLength":1,"maxLength":256}}]})";
 constexpr std::string_view kWordsSchema =
-    R"({"type":"array","maxItems":32,"items":{"type":"string","minLength":1,"maxLength":64}})";
+    R"({"type":"array","maxItems":32,"items":{"type":"string","minLength":1,"maxLength":256}})";
 
 constexpr Field kShared[] = {
     {"model", Type::kString},
     {"n", Type::kInteger, 1, kMaxChoices},
     {"stream", Type::kBool},
-    {"stream_options", Type::kObject},
+    with_schema("stream_options", Type::kObject, R"({"$ref":"#/components/schemas/StreamOptions"})"),
     with_schema("stop", Type::kAny, kStopSchema),
     {"include_stop_str_in_output", Type::kBool},
     {"stop_token_ids", Type::kTokenIds},
@@ -39,7 +39,9 @@ constexpr Field kShared[] = {
     {"top_k", Type::kInteger, -1, kMaxTokens},
     {"min_p", Type::kNumber, 0, 1},
     {"seed", Type::kInteger},
-    {"logit_bias", Type::kObject},
+    with_schema("logit_bias", Type::kObject,
+                R"({"type":"object","maxProperties":1024,"propertyNames":{"pattern":"^-?[0-9]+$"},)"
+                R"("additionalProperties":{"type":"number","minimum":-100,"maximum":100}})"),
     {"presence_penalty", Type::kNumber, -2, 2},
     {"frequency_penalty", Type::kNumber, -2, 2},
     {"repetition_penalty", Type::kNumber, 0.01, 100},
@@ -49,7 +51,7 @@ constexpr Field kShared[] = {
     with_schema("bad_words", Type::kList, kWordsSchema),
     {"truncate_prompt_tokens", Type::kInteger, -1, kMaxTokens},
     {"priority", Type::kInteger, -1e6, 1e6},
-    {"cache_salt", Type::kString},
+    with_schema("cache_salt", Type::kString, R"({"type":"string","minLength":1,"maxLength":256})"),
     // For the client's and the operator's own records.
     {"user", Type::kString},
     {"metadata", Type::kObject},

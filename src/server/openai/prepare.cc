@@ -255,24 +255,6 @@ Status read_completion(JsonDocument body, const Asker& asker, Prepared& prepared
   return Ok{};
 }
 
-// The text that /tokenize is about: a prompt, or messages as a chat would render them.
-Result<PromptText> text_to_tokenize(const Json& body, const ServedModel& model) {
-  if (const auto prompt = body.find("prompt")) return PromptText::whole(SPARROW_TRY(prompt->as_string()));
-  if (!body.find("messages"))
-    return Error{Errc::kInvalidArgument, "prompt is missing; messages would do as well", "prompt"};
-  if (!model.chat_template) return Error{Errc::kUnsupported, "this model has no chat template", "messages"};
-  ChatInput input{.messages = SPARROW_TRY(body.at("messages"))};
-  SPARROW_TRY(check_messages(input.messages));
-  input.tools = body.find("tools");
-  if (input.tools) SPARROW_TRY(check_tools(*input.tools));
-  if (const auto kwargs = body.find("chat_template_kwargs"))
-    input.options = SPARROW_TRY(parse_template_options(*kwargs));
-  input.continue_final_message = SPARROW_TRY(body.bool_or("continue_final_message", false));
-  input.add_generation_prompt =
-      SPARROW_TRY(body.bool_or("add_generation_prompt", !input.continue_final_message));
-  return model.chat_template->render(input);
-}
-
 }  // namespace
 
 const Api kChatApi{.read = read_chat,
@@ -346,53 +328,6 @@ Result<std::unique_ptr<Prepared>> prepare(const Api& api, std::string_view body,
   SPARROW_TRY(
       ban_words(prepared->fields.bad_words, model.tokenizer, model.defaults.vocab_size, prepared->request));
   return prepared;
-}
-
-Result<std::string> tokenize(std::string_view body, const ServedModel& model, std::string_view tenant) {
-  static constexpr std::array<std::string_view, 9> kFields = {"model",
-                                                              "prompt",
-                                                              "messages",
-                                                              "tools",
-                                                              "chat_template_kwargs",
-                                                              "add_generation_prompt",
-                                                              "continue_final_message",
-                                                              "add_special_tokens",
-                                                              "return_token_strs"};
-  const JsonDocument document = SPARROW_TRY(JsonDocument::parse(body, "the request's body", kBodyLimits));
-  const Json root = document.root();
-  SPARROW_TRY(check_members(root, kFields, "this request"));
-  if (const auto name = root.find("model")) SPARROW_TRY(check_model(SPARROW_TRY(name->as_string()), model));
-  SPARROW_TRY(root.bool_or("add_special_tokens", true));  // the tokenizer adds none in either case
-  const bool strings = SPARROW_TRY(root.bool_or("return_token_strs", false));
-  const PromptText text = SPARROW_TRY(text_to_tokenize(root, model));
-  const std::vector<int32_t> ids = SPARROW_TRY(model.encode_cache.encode(text, tenant));
-  JsonWriter json;
-  json.begin_object().key("count").integer(ids.size());
-  json.key("max_model_len").integer(model.defaults.max_model_tokens);
-  json.key("tokens").begin_array();
-  for (const int32_t id : ids) json.integer(id);
-  json.end_array().key("token_strs");
-  if (strings) {
-    json.begin_array();
-    for (const int32_t id : ids) json.string(SPARROW_TRY(model.tokenizer.decode(std::span(&id, 1))));
-    json.end_array();
-  } else {
-    json.null();
-  }
-  json.end_object();
-  return json.take();
-}
-
-Result<std::string> detokenize(std::string_view body, const ServedModel& model) {
-  static constexpr std::array<std::string_view, 2> kFields = {"model", "tokens"};
-  const JsonDocument document = SPARROW_TRY(JsonDocument::parse(body, "the request's body", kBodyLimits));
-  const Json root = document.root();
-  SPARROW_TRY(check_members(root, kFields, "this request"));
-  if (const auto name = root.find("model")) SPARROW_TRY(check_model(SPARROW_TRY(name->as_string()), model));
-  const auto ids = SPARROW_TRY(read_token_ids(SPARROW_TRY(root.at("tokens")), model.defaults.vocab_size));
-  JsonWriter json;
-  json.begin_object().key("prompt").string(SPARROW_TRY(model.tokenizer.decode(ids))).end_object();
-  return json.take();
 }
 
 }  // namespace sparrow::openai

@@ -24,6 +24,7 @@ namespace sparrow::openai {
 // What is served.
 struct ServedModel {
   std::vector<std::string> names;  // answers carry the first one
+  std::string root;                // where it came from; empty: its first name
   const Tokenizer& tokenizer;
   EncodeCache& encode_cache;
   const ChatTemplate* chat_template = nullptr;  // null: only text completions
@@ -88,7 +89,9 @@ Status prepare_conversation(ChatRequest chat, const Asker& asker, Prepared& prep
 // Error where `name` is given and not one of the model's names.
 Status check_model(const std::optional<std::string>& name, const ServedModel& model);
 
-// The bodies of the answers to /tokenize and /detokenize.
+// The bodies of the answers to /tokenize and /detokenize, and what these take (tokenize.cc).
+std::span<const Field> tokenize_fields();
+std::span<const Field> detokenize_fields();
 Result<std::string> tokenize(std::string_view body, const ServedModel& model, std::string_view tenant = "");
 Result<std::string> detokenize(std::string_view body, const ServedModel& model);
 
