@@ -13,7 +13,9 @@
 
 namespace sparrow {
 
-// Adds them to the request, beside the constraint that it may have: at the start of a text and after a blank.
+// Adds them to the request: at the start of a text and after a blank. A constraint that it has counts for
+// more: what that demands is drawn, and where it leaves the choice open, as inside an argument of a forced
+// call, words are not looked for.
 Status ban_words(const std::vector<std::string>& words, const Tokenizer& tokenizer, int vocab_size,
                  Request& request);
 

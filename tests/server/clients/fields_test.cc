@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/openai/chat_request.h"
+#include "server/openai/completion_request.h"
 #include "support/server/openai_requests.h"
 
 namespace sparrow::openai {
@@ -32,6 +34,7 @@ TEST_F(ClientFields, NeutralValuesChangeNothing) {
                             R"("add_special_tokens":false)",
                             R"("add_special_tokens":true)",
                             R"("early_stopping":false)",
+                           
                             R"("echo":false)",
                             R"("chat_template_kwargs":{"foo":[1],"bar":null})",
                             R"("chat_template_kwargs":{"thinking_mode":null})",
@@ -40,6 +43,49 @@ TEST_F(ClientFields, NeutralValuesChangeNothing) {
     ASSERT_TRUE(prepared.ok()) << field << ": " << prepared.error().message;
     EXPECT_EQ(prepared.value()->request.prompts, plain->request.prompts) << field;
     EXPECT_EQ(prepared.value()->request.logprobs, std::nullopt) << field;
+  }
+}
+
+// Whatever is sent for a field: it is taken, or it is the field that is named.
+TEST_F(ClientFields, AWrongValueIsNamedByItsField) {
+  const std::string messages = R"("messages":[{"role":"user","content":"hi"}])", prompt = R"("prompt":"hi")";
+  const auto check = [&](const Api& api, const std::string& rest, const Field& field, const char* value) {
+    const std::string own = strf(R"("{}":{})", field.name, value);
+    const bool is_rest = rest.starts_with(strf(R"("{}")", field.name));
+    const auto result = prepare(api, "{" + own + (is_rest ? "" : "," + rest) + "}", model_);
+    if (result.ok() || field.name == "model") return;
+    EXPECT_TRUE(result.error().field.starts_with(field.name)) << own << ": " << result.error().message;
+    EXPECT_NE(result.error().message, "");
+  };
+  for (const char* value : {"true",
+                            "false",
+                            "0",
+                            "-1",
+                            "1",
+                            "5",
+                            "0.5",
+                            "1e300",
+                            "-1e300",
+                            "123456789012345678901234567890",
+                            "\"\"",
+                            "\"x\"",
+                            "\"\\u0000\"",
+                            "[]",
+                            "[null]",
+                            "[5]",
+                            "[\"x\"]",
+                            "[[]]",
+                            "[{}]",
+                            "{}",
+                            "{\"x\":1}",
+                            "{\"type\":5}",
+                            "{\"type\":\"x\"}"}) {
+    for (const Field& field : shared_fields()) {
+      check(kChatApi, messages, field, value);
+      check(kCompletionApi, prompt, field, value);
+    }
+    for (const Field& field : chat_fields()) check(kChatApi, messages, field, value);
+    for (const Field& field : completion_fields()) check(kCompletionApi, prompt, field, value);
   }
 }
 
@@ -118,17 +164,28 @@ TEST_F(ClientFields, ABadWordIsNotCompleted) {
   EXPECT_EQ(std::find(next.allowed.begin(), next.allowed.end(), ids[2]), next.allowed.end());
   other->advance(ids[0]);
   EXPECT_TRUE(other->next_ids().allowed.empty());
+  // The end is not among what is left before min_tokens.
+  const auto later = chat(R"(,"bad_words":["xyz"],"min_tokens":9)").value()->request.constraint->copy();
+  later->advance(ids[0]);
+  later->advance(ids[1]);
+  EXPECT_THAT(later->next_ids().allowed, testing::Not(testing::Contains(*tokenizer_.eos())));
   EXPECT_EQ(chat(R"(,"bad_words":[""])").error().field, "bad_words[0]");
   EXPECT_EQ(chat(R"(,"bad_words":"x")").error().field, "bad_words");
 }
 
 // A call that is forced holds to its syntax, and to the words as far as that leaves a choice.
 TEST_F(ClientFields, BadWordsAndAForcedCallHoldTogether) {
-  const auto prepared = chat(R"(,"bad_words":["xyz"],"tools":[{"function":{"name":"f"}}],)"
+  const auto prepared = chat(R"(,"bad_words":["xyz","e"],"tools":[{"function":{"name":"f"}}],)"
                              R"("tool_choice":"required","reasoning_effort":"none")")
                             .value();
-  EXPECT_THAT(prepared->request.constraint->copy()->next_ids().allowed,
-              ElementsAre(*tokenizer_.id_of("]<]minimax[>[")));
+  // Letter by letter: what the syntax demands is drawn, also where it is a bad word.
+  const auto state = prepared->request.constraint->copy();
+  const std::string call = "]<]minimax[>[<tool_call>\n]<]minimax[>[<invoke name=\"f\">";
+  for (const int32_t id : tokenizer_.encode(call).value()) {
+    const auto allowed = state->next_ids().allowed;
+    ASSERT_THAT(allowed, testing::Contains(id)) << tokenizer_.decode(std::span(&id, 1)).value();
+    state->advance(id);
+  }
 }
 
 }  // namespace
