@@ -98,6 +98,11 @@ Result<std::string> thoughts_of(const Json& message) {
       return part.find("type")->error("is only allowed in a message of role assistant");
     SPARROW_TRY(add_thought(part, thoughts));
   }
+  // How some servers hand reasoning out beside its text, and so get it back.
+  const auto details = message.find("reasoning_details");
+  if (thoughts.empty() && details && !message.find("reasoning") && !message.find("reasoning_content"))
+    for (size_t i = 0; details->is_array() && i < details->size(); ++i)
+      thoughts += SPARROW_TRY(details->element(i).string_or("text", ""));
   for (const char* name : {"reasoning_content", "reasoning"})
     if (const auto said = message.find(name); said && !thoughts.empty() && said->string_view() != thoughts)
       return said->error("contradicts the thoughts in content");

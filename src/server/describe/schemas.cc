@@ -15,7 +15,7 @@ constexpr NamedSchema kSchemas[] = {
 {"type":"null"},{"const":""},{"type":"object","maxProperties":0}]},
 "reasoning":{"$ref":"#/components/schemas/TextOrNothing"},
 "reasoning_content":{"$ref":"#/components/schemas/TextOrNothing"},
-"cache_control":{},"refusal":{},"function_call":{},"audio":{},"annotations":{},"parsed":{}},
+"reasoning_details":{},"cache_control":{},"refusal":{},"function_call":{},"audio":{},"annotations":{},"parsed":{}},
 "additionalProperties":{"type":"null"}})"},
     {"TextOrNothing",
      R"({"anyOf":[{"type":["string","null"]},{"type":"array","maxItems":0},{"type":"object","maxProperties":0}]})"},

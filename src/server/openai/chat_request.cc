@@ -24,6 +24,11 @@ constexpr Field kOwnFields[] = {
     // The model knows no degrees of thinking: every effort but none leaves the mode as it is.
     one_of("reasoning_effort", "none|minimal|low|medium|high|xhigh|max|auto|default"),
     {"thinking_token_budget", Type::kInteger, 0, 0x1p31},
+    // As MiniMax's own API has them.
+    with_schema("thinking", Type::kObject,
+                R"({"type":"object","required":["type"],"additionalProperties":{"type":"null"},)"
+                R"("properties":{"type":{"enum":["enabled","disabled","adaptive","auto"]}}})"),
+    only("reasoning_split", true, "reasoning is a field of its own"),
     {"response_format", Type::kObject},
     with_schema("modalities", Type::kList, R"({"const":["text"]})"),
     {"add_generation_prompt", Type::kBool},
@@ -108,6 +113,7 @@ constexpr std::array kMessageFields = {
     MessageField{"tool_call_id", "tool", MessageField::Use::kText},
     MessageField{"reasoning", "assistant", MessageField::Use::kText},
     MessageField{"reasoning_content", "assistant", MessageField::Use::kText},
+    MessageField{"reasoning_details", "assistant", MessageField::Use::kHint},  // thoughts: see messages.cc
     MessageField{"cache_control", "", MessageField::Use::kHint},
     MessageField{"refusal", "", MessageField::Use::kNowhere, "is not supported: use content"},
     MessageField{"function_call", "", MessageField::Use::kNowhere, "is not supported; use tool_calls"},
@@ -224,11 +230,26 @@ Status read_tools(const Json& body, ChatRequest& request) {
   return Ok{};
 }
 
+Status read_minimax_thinking(const Json& thinking, ChatRequest& request) {
+  static constexpr std::array<std::string_view, 1> kFields = {"type"};
+  SPARROW_TRY(check_members(thinking, kFields, "thinking"));
+  const Json type = SPARROW_TRY(thinking.at("type"));
+  const std::string_view name = type.string_view();
+  if (name != "enabled" && name != "disabled" && name != "adaptive" && name != "auto")
+    return type.error("must be enabled, disabled or adaptive");
+  const std::string mode(name == "auto" ? "adaptive" : name);
+  if (request.options.thinking_mode && request.options.thinking_mode != mode)
+    return type.error(strf("contradicts thinking_mode {}", *request.options.thinking_mode));
+  request.options.thinking_mode = mode;
+  return Ok{};
+}
+
 Status read_thinking(const Json& body, ChatRequest& request) {
   if (const auto kwargs = body.find("chat_template_kwargs"))
     request.options = SPARROW_TRY(parse_template_options(*kwargs));
   if (const auto budget = body.find("thinking_token_budget"))
     request.thinking_budget = SPARROW_TRY(budget->as_int(0, int64_t{1} << 31));
+  if (const auto thinking = body.find("thinking")) SPARROW_TRY(read_minimax_thinking(*thinking, request));
   const auto effort = body.find("reasoning_effort");
   if (!effort) return Ok{};
   const std::string value = SPARROW_TRY(effort->as_string());

@@ -73,7 +73,7 @@ constexpr Field kShared[] = {
     only("use_beam_search", false, "there is no beam search"),
     only("early_stopping", false, "there is no beam search"),
     only_one("length_penalty", Type::kNumber, "there is no beam search"),
-    only_one("best_of", Type::kInteger, "use n"),
+    {"best_of", Type::kInteger, 1, kMaxChoices},
 };
 
 Result<std::vector<std::string>> read_stop(const Json& stop) {
@@ -204,6 +204,10 @@ Result<GenerationFields> read_generation_fields(const Json& body, const Defaults
   GenerationFields fields;
   if (const auto model = body.find("model")) fields.model = SPARROW_TRY(model->as_string());
   fields.request.n = static_cast<int>(SPARROW_TRY(body.int_or("n", 1, 1, kMaxChoices)));
+  // The n best of n are all of them.
+  if (const auto best = body.find("best_of");
+      best && SPARROW_TRY(best->as_int(1, kMaxChoices)) != fields.request.n)
+    return best->error("must be equal to n: use n");
   SPARROW_TRY(read_stream(body, fields));
   SPARROW_TRY(read_sampling(body, defaults, fields));
   SPARROW_TRY(read_lengths(body, defaults, fields));

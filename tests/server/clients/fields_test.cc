@@ -34,7 +34,7 @@ TEST_F(ClientFields, NeutralValuesChangeNothing) {
                             R"("add_special_tokens":false)",
                             R"("add_special_tokens":true)",
                             R"("early_stopping":false)",
-                           
+                            R"("best_of":1)",
                             R"("echo":false)",
                             R"("chat_template_kwargs":{"foo":[1],"bar":null})",
                             R"("chat_template_kwargs":{"thinking_mode":null})",
@@ -44,6 +44,18 @@ TEST_F(ClientFields, NeutralValuesChangeNothing) {
     EXPECT_EQ(prepared.value()->request.prompts, plain->request.prompts) << field;
     EXPECT_EQ(prepared.value()->request.logprobs, std::nullopt) << field;
   }
+}
+
+TEST_F(ClientFields, ThinkingIsSetAsInMiniMaxsOwnApi) {
+  const auto ids = [&](const std::string& extra) { return chat(extra).value()->request.prompts; };
+  for (const char* mode : {"enabled", "disabled", "adaptive"})
+    EXPECT_EQ(ids(strf(R"(,"reasoning_split":true,"thinking":{{"type":"{}"}})", mode)),
+              ids(strf(R"(,"chat_template_kwargs":{{"thinking_mode":"{}"}})", mode)));
+  EXPECT_EQ(chat(R"(,"thinking":{"type":"on"})").error().field, "thinking.type");
+  EXPECT_EQ(chat(R"(,"thinking":{"type":"enabled"},"chat_template_kwargs":{"enable_thinking":false})")
+                .error()
+                .field,
+            "thinking.type");
 }
 
 // Whatever is sent for a field: it is taken, or it is the field that is named.

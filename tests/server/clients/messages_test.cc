@@ -111,6 +111,10 @@ TEST_F(ClientMessages, AThoughtMayBeAPartOfTheContent) {
   EXPECT_EQ(answer(R"("content":[{"type":"reasoning","text":"why so"},"b"])"), thought);
   EXPECT_EQ(answer(R"("reasoning_content":"why so","content":[{"type":"thinking","thinking":"why so"},"b"])"),
             thought);
+  EXPECT_EQ(
+      answer(R"("content":"b","reasoning_details":[{"type":"reasoning.text","index":0,"text":"why so"}])"),
+      thought);
+  EXPECT_EQ(answer(R"("content":"b","reasoning":"why so","reasoning_details":[{"text":"why so"}])"), thought);
   EXPECT_FALSE(read(R"({"role":"user","content":[{"type":"thinking","thinking":"x"}]})").ok());
   EXPECT_FALSE(read(user_ + R"(,{"role":"assistant","reasoning":"a","content":)"
                             R"([{"type":"thinking","thinking":"b"}]})")
