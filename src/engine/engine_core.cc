@@ -320,6 +320,8 @@ void EngineCore::count_step(const Flight& flight, double seconds) {
     budget_.took(seconds, flight.group_tokens, step_tokens_,
                  /*prompts=*/flight.num_tokens > flight.num_sequences);
   stats_.computed_tokens += flight.num_tokens;
+  const auto* const bound = std::ranges::lower_bound(kStepTokenBounds, flight.num_tokens);
+  ++stats_.steps_by_tokens[static_cast<size_t>(bound - kStepTokenBounds.begin())];
   ++stats_.steps;
   stats_.step_sequences += flight.num_sequences;
   stats_.largest_step_sequences = std::max(stats_.largest_step_sequences, flight.num_sequences);

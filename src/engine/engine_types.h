@@ -90,6 +90,10 @@ struct RankTimes {
   double peer_wait_seconds = 0;  // waiting for other ranks, since the start; on a CPU alone
 };
 
+// Steps are counted by their tokens: as many as one of these, or less.
+inline constexpr std::array<int, 13> kStepTokenBounds = {1,   8,    16,   32,   64,   128,  256,
+                                                         512, 1024, 2048, 4096, 8192, 16384};
+
 struct EngineStats {
   // Now.
   int running_sequences = 0, waiting_sequences = 0;
@@ -107,7 +111,8 @@ struct EngineStats {
   int64_t prefix_tokens_queried = 0, prefix_tokens_hit = 0;
   int64_t preemptions = 0;
   int64_t steps = 0;
-  int64_t step_sequences = 0;  // summed over the steps
+  std::array<int64_t, kStepTokenBounds.size() + 1> steps_by_tokens{};  // the last: more than all bounds
+  int64_t step_sequences = 0;                                          // summed over the steps
   int largest_step_sequences = 0, largest_step_tokens = 0;
   double step_seconds = 0, last_step_seconds = 0;
   std::vector<RankTimes> rank_times;  // [rank]; empty: there is one rank

@@ -139,8 +139,17 @@ void Metrics::gauge_from(std::string_view name, std::string_view help, std::func
   series(name, help, Kind::kGauge, labels).read = std::move(read);
 }
 
+void Metrics::histogram_from(std::string_view name, std::string_view help, const std::vector<double>& bounds,
+                             std::function<Buckets()> read, const Labels& labels) {
+  histogram(name, help, bounds, labels);
+  const std::lock_guard lock(mutex_);
+  series(name, help, Kind::kHistogram, labels).read_buckets = std::move(read);
+}
+
 void Metrics::append_histogram(std::string& out, const std::string& name, const Series& series) {
-  const std::vector<uint64_t> counts = series.histogram->counts();
+  const auto [counts, sum] = series.read_buckets
+                                 ? series.read_buckets()
+                                 : Buckets{series.histogram->counts(), series.histogram->sum()};
   const std::vector<double>& bounds = series.histogram->bounds();
   const std::string separator = series.labels.empty() ? "" : ",";
   uint64_t total = 0;
@@ -150,7 +159,7 @@ void Metrics::append_histogram(std::string& out, const std::string& name, const 
     append_number(labels, i < bounds.size() ? bounds[i] : INFINITY);
     append_sample(out, name, "_bucket", labels + '"', static_cast<double>(total));
   }
-  append_sample(out, name, "_sum", series.labels, series.histogram->sum());
+  append_sample(out, name, "_sum", series.labels, sum);
   // Not a counter of its own: it must equal the last bucket, whatever is observed meanwhile.
   append_sample(out, name, "_count", series.labels, static_cast<double>(total));
 }

@@ -68,6 +68,12 @@ class Metrics {
                     const Labels& labels = {});
   void gauge_from(std::string_view name, std::string_view help, std::function<double()> read,
                   const Labels& labels = {});
+  struct Buckets {
+    std::vector<uint64_t> counts;  // of each bucket alone, +Inf last
+    double sum = 0;
+  };
+  void histogram_from(std::string_view name, std::string_view help, const std::vector<double>& bounds,
+                      std::function<Buckets()> read, const Labels& labels = {});
 
   std::string exposition() const;
 
@@ -79,6 +85,7 @@ class Metrics {
     std::unique_ptr<Gauge> gauge;
     std::unique_ptr<Histogram> histogram;
     std::function<double()> read;
+    std::function<Buckets()> read_buckets;
   };
   struct Family {
     std::string name, help;

@@ -158,6 +158,15 @@ ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std
            [](Group g) { return g.blocks_cached; });
   by_group("sparrow:blocks_free", "Blocks with nothing in them.", kGauge,
            [](Group g) { return g.blocks_free; });
+  metrics.histogram_from(
+      "vllm:iteration_tokens_total", "Tokens in a step.",
+      std::vector<double>(kStepTokenBounds.begin(), kStepTokenBounds.end()),
+      [&engine] {
+        const EngineStats stats = engine.stats();
+        return Metrics::Buckets{{stats.steps_by_tokens.begin(), stats.steps_by_tokens.end()},
+                                static_cast<double>(stats.computed_tokens)};
+      },
+      labels_);
   add_rank_metrics(metrics, engine, labels_);
   const EngineStats now = engine.stats();
   metrics

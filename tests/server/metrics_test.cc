@@ -114,5 +114,13 @@ TEST(MetricsDeathTest, NamesThatPrometheusRefusesAreBugs) {
   EXPECT_DEATH(metrics.counter("g", "h"), "kind");
 }
 
+TEST(Metrics, AHistogramMayBeReadFromElsewhere) {
+  Metrics metrics;
+  metrics.histogram_from("h", "Steps.", {1, 8}, [] { return Metrics::Buckets{{3, 0, 2}, 41}; });
+  EXPECT_EQ(metrics.exposition(),
+            "# HELP h Steps.\n# TYPE h histogram\nh_bucket{le=\"1\"} 3\nh_bucket{le=\"8\"} 3\n"
+            "h_bucket{le=\"+Inf\"} 5\nh_sum 41\nh_count 5\n");
+}
+
 }  // namespace
 }  // namespace sparrow

@@ -82,6 +82,7 @@ TEST_F(ServiceTest, MetricsHaveTheNamesThatDashboardsKnow) {
         "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total", "vllm:prompt_tokens_total",
         "vllm:generation_tokens_total{model_name=\"m3\"} 5",
         ",cache_dtype=\"f32\",index_cache_dtype=\"f32\"}",
+        "vllm:iteration_tokens_total_bucket{model_name=\"m3\",le=\"16384\"} ",
         "vllm:request_queue_time_seconds_count{model_name=\"m3\"} 1",
         "vllm:request_prefill_time_seconds_count{model_name=\"m3\"} 1",
         "vllm:request_decode_time_seconds_count{model_name=\"m3\"} 1",
