@@ -110,7 +110,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   complete(served.model, responses::kResponsesApi, body);
   complete(served.model, anthropic::kMessagesApi, body);
   for (const auto& text : {openai::tokenize(body, served.model), openai::detokenize(body, served.model),
-                           anthropic::count_tokens(body, served.model, "")}) {
+                           anthropic::count_tokens(body, {.model = served.model}),
+                           responses::count_tokens(body, {.model = served.model})}) {
     if (!text.ok()) check_refused(text.error());
     if (text.ok()) SPARROW_CHECK(JsonDocument::parse(text.value(), "ids or text").ok());
   }

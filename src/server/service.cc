@@ -32,6 +32,8 @@ Service::Service(Engine& engine, openai::ServedModel model, const ApiKeys& keys,
       counts_(metrics, engine, model_.names[0]),
       answers_(options_.answer_memory),
       created_(now_seconds()),
+      store_(options_.stored_responses),
+      background_(counts_),
       work_(kWorkThreads, kLongBytes) {}
 
 net::awaitable<void> Service::show_health(Exchange& exchange, const Route&) {
@@ -152,7 +154,7 @@ HttpResponse Service::refuse(const Exchange& exchange, const Error& error) {
       break;
     case Errc::kNotFound:
       api.status = 404;
-      api.code = "model_not_found";
+      if (error.field == "model") api.code = "model_not_found";
       break;
     case Errc::kBusy:
       api = {.status = 429, .message = error.message, .is_overload = error.field != kKeyAtFault};

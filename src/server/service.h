@@ -17,6 +17,7 @@
 
 #include "base/json/json_writer.h"
 #include "engine/engine.h"
+#include "server/api/pump.h"
 #include "server/auth.h"
 #include "server/byte_budget.h"
 #include "server/describe/openapi.h"
@@ -24,6 +25,8 @@
 #include "server/metrics.h"
 #include "server/openai/generation.h"
 #include "server/openai/prepare.h"
+#include "server/responses/background.h"
+#include "server/responses/store.h"
 #include "server/service_metrics.h"
 #include "server/work_queue.h"
 
@@ -38,6 +41,7 @@ struct ServiceOptions {
   std::chrono::milliseconds keep_alive{10'000};
   // What all answers under way may take together, by Prepared::answer_bytes.
   int64_t answer_memory = int64_t{1} << 30;
+  StoreLimits stored_responses;
   std::string version;
   // Names that a request's Host may have, with any port; empty: all. A web page can point a name of its own
   // at a machine that only the browser reaches, but it cannot choose another Host.
@@ -55,7 +59,6 @@ class Service {
   net::awaitable<void> handle(Exchange& exchange);
 
  private:
-  struct Pump;
   // What Error::field says where the key's limits refuse a request, and not the server's.
   static constexpr const char* kKeyAtFault = "API key";
 
@@ -72,7 +75,14 @@ class Service {
   static std::string help(std::string_view path);  // for one that is not there
 
   net::awaitable<void> complete(Exchange& exchange, const Route& route);
-  net::awaitable<void> count_tokens(Exchange& exchange, const Route& route);
+  net::awaitable<void> count_message(Exchange& exchange, const Route& route);
+  net::awaitable<void> count_input(Exchange& exchange, const Route& route);
+  net::awaitable<void> show_response(Exchange& exchange, const Route& route);
+  net::awaitable<void> delete_response(Exchange& exchange, const Route& route);
+  net::awaitable<void> cancel_response(Exchange& exchange, const Route& route);
+  net::awaitable<void> list_input_items(Exchange& exchange, const Route& route);
+  // The stored response that the path names; the key it belongs to.
+  Result<std::shared_ptr<const StoredResponse>> stored_response(const Exchange& exchange, std::string& key);
   net::awaitable<void> tokenize(Exchange& exchange, const Route& route);
   net::awaitable<void> detokenize(Exchange& exchange, const Route& route);
   net::awaitable<void> show(Exchange& exchange, const Route& route);
@@ -88,8 +98,7 @@ class Service {
                                                                     const openai::Api& api,
                                                                     KeyTicket& ticket);
   // A body in, a body out, without the engine.
-  using Convert = Result<std::string> (*)(std::string_view body, const openai::ServedModel& model,
-                                          std::string_view tenant);
+  using Convert = Result<std::string> (*)(std::string_view body, const openai::Asker& asker);
   net::awaitable<void> convert(Exchange& exchange, Convert convert);
   net::awaitable<void> answer_whole(Exchange& exchange, Pump& pump);
   net::awaitable<void> answer_in_pieces(Exchange& exchange, Pump& pump);
@@ -119,6 +128,8 @@ class Service {
   ByteBudget answers_;
   const int64_t created_;
   std::atomic<uint64_t> num_seeds_{0};
+  ResponseStore store_;
+  BackgroundRuns background_;
   net::thread_pool answer_work_{1};  // writes large answers
   WorkQueue work_;                   // reads bodies and tokenises text
 };

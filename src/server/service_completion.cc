@@ -16,18 +16,12 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Events that are taken at a time: a stream whose reader lagged may have thousands.
-constexpr int kEventsAtATime = 256;
 // Tokens and log-probabilities beyond this are written by a worker: about a millisecond.
 constexpr int64_t kInlineEntries = 8192;
 // What was made of a body beyond this is freed by a worker.
 constexpr size_t kInlineBytes = 8 << 10;
 // Of a large answer, written at a time.
 constexpr size_t kPieceBytes = 256 << 10;
-
-double seconds_since(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 // Runs `work` on a worker and waits for it, whatever the peer does: it may borrow what the caller has.
 template <typename Work>
@@ -45,49 +39,8 @@ net::awaitable<std::invoke_result_t<Work>> run_aside(net::thread_pool& workers, 
 
 }  // namespace
 
-// One request between the engine and its client.
-struct Service::Pump {
-  std::unique_ptr<TokenStream> stream;
-  std::unique_ptr<openai::Generation> generation;
-  KeyTicket ticket;  // until all tokens are there: who has read an answer may ask again at once
-  ByteBudget::Share memory;
-  bool is_large = false;
-  std::vector<Clock::time_point> last_token;  // of each output
-  std::vector<int64_t> num_tokens;            // likewise
-  std::optional<TokenEvent::Waited> waited;
-  ServiceMetrics::Finished asked;  // what is known when it is submitted
-  Clock::time_point submitted_at = Clock::now(), first_token;
-
-  // Takes what has come, up to a limit; true: that is reached, and there may be more. Counts the times
-  // between tokens.
-  bool take(ServiceMetrics& counts, Clock::time_point received_at) {
-    for (int taken = 0; taken < kEventsAtATime; ++taken) {
-      auto event = stream->try_next();
-      if (!event) return false;
-      if (event->waited) waited = event->waited;
-      if (event->id) {
-        const Clock::time_point now = Clock::now();
-        Clock::time_point& last = last_token[static_cast<size_t>(event->output)];
-        const double seconds = std::chrono::duration<double>(now - std::max(last, received_at)).count();
-        (last == Clock::time_point{} ? counts.time_to_first_token : counts.inter_token_latency)
-            .observe(seconds);
-        last = now;
-        if (first_token == Clock::time_point{}) first_token = now;
-        ++num_tokens[static_cast<size_t>(event->output)];
-      }
-      const int output = event->output;
-      const bool ended = event->finish.has_value();
-      if (generation->take(std::move(*event)) || ended) continue;
-      // A stop string ended it, which the engine cannot know.
-      stream->cancel(output);
-      if (generation->finished()) return false;
-    }
-    return true;
-  }
-};
-
 // Up to the engine. What a refused request held is given back before its client is told.
-net::awaitable<Result<Service::Pump>> Service::start(Exchange& exchange, const openai::Api& api) {
+net::awaitable<Result<Pump>> Service::start(Exchange& exchange, const openai::Api& api) {
   KeyTicket ticket;
   auto prepared = co_await prepare(exchange, api, ticket);
   if (!prepared.ok()) co_return prepared.error();
@@ -132,6 +85,11 @@ net::awaitable<void> Service::complete(Exchange& exchange, const Route& route) {
     co_return;
   }
   Pump& pump = started.value();
+  if (pump.generation->in_background()) {
+    HttpResponse response{.body = background_.start(std::move(pump), exchange.request().received_at)};
+    co_await exchange.respond(std::move(response));
+    co_return;
+  }
   Waker waker = exchange.waker();
   pump.stream->set_wake([waker] { waker.wake(); });
   if (pump.generation->streams()) {
@@ -255,26 +213,9 @@ void Service::record(Exchange& exchange, const Pump& pump) {
     exchange.annotate("queued_ms", queued_ms);
     if (queued_ms > 0) exchange.annotate("waited_for", label_of(pump.waited->reason));
   }
-  if (!pump.generation->finished()) {
-    counts_.rejected("abandoned");
-    exchange.annotate("finish", "abandoned");
-    return;
-  }
-  ServiceMetrics::Finished finished = pump.asked;
-  finished.reasons = pump.generation->finish_reasons();
-  finished.prompt_tokens = usage.prompt_tokens;
-  finished.completion_tokens = usage.completion_tokens;
-  finished.longest_output = std::ranges::max(pump.num_tokens);
-  finished.seconds = seconds_since(exchange.request().received_at);
-  if (pump.waited) finished.queue_seconds = pump.waited->seconds;
-  if (pump.first_token != Clock::time_point{}) {
-    const auto seconds = [](Clock::duration time) { return std::chrono::duration<double>(time).count(); };
-    finished.prefill_seconds =
-        std::max(seconds(pump.first_token - pump.submitted_at) - finished.queue_seconds, 0.0);
-    finished.decode_seconds = seconds(std::ranges::max(pump.last_token) - pump.first_token);
-  }
-  counts_.finished(finished);
-  exchange.annotate("finish", finished.reasons[0]);
+  pump.count(counts_, exchange.request().received_at);
+  exchange.annotate("finish",
+                    pump.generation->finished() ? pump.generation->finish_reasons()[0] : "abandoned");
 }
 
 }  // namespace sparrow

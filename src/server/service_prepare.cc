@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "server/anthropic/messages.h"
+#include "server/responses/responses.h"
 #include "server/service.h"
 
 namespace sparrow {
@@ -59,22 +60,28 @@ net::awaitable<Result<std::unique_ptr<openai::Prepared>>> Service::prepare(Excha
   if (!tenant.ok()) co_return tenant.error();
   const size_t bytes = exchange.request().body.size();
   auto work = [this, &api, body = exchange.take_body(), tenant = tenant.value()] {
-    return openai::prepare(api, body, model_, tenant);
+    return openai::prepare(api, body, model_, tenant, &store_);
   };
   co_return co_await run_in_turn(work_, exchange, tenant.value(), bytes, std::move(work));
 }
 
-net::awaitable<void> Service::count_tokens(Exchange& exchange, const Route&) {
+net::awaitable<void> Service::count_message(Exchange& exchange, const Route&) {
   co_await convert(exchange, anthropic::count_tokens);
 }
 
+net::awaitable<void> Service::count_input(Exchange& exchange, const Route&) {
+  co_await convert(exchange, responses::count_tokens);
+}
+
 net::awaitable<void> Service::tokenize(Exchange& exchange, const Route&) {
-  co_await convert(exchange, openai::tokenize);
+  co_await convert(exchange, [](std::string_view body, const openai::Asker& asker) {
+    return openai::tokenize(body, asker.model, asker.tenant);
+  });
 }
 
 net::awaitable<void> Service::detokenize(Exchange& exchange, const Route&) {
-  co_await convert(exchange, [](std::string_view body, const openai::ServedModel& model, std::string_view) {
-    return openai::detokenize(body, model);
+  co_await convert(exchange, [](std::string_view body, const openai::Asker& asker) {
+    return openai::detokenize(body, asker.model);
   });
 }
 
@@ -85,7 +92,7 @@ net::awaitable<void> Service::convert(Exchange& exchange, Convert convert) {
   if (tenant.ok()) {
     const size_t bytes = exchange.request().body.size();
     auto work = [this, convert, body = exchange.take_body(), tenant = tenant.value()] {
-      return convert(body, model_, tenant);
+      return convert(body, {.model = model_, .tenant = tenant, .store = &store_});
     };
     answer = co_await run_in_turn(work_, exchange, tenant.value(), bytes, std::move(work));
   } else {

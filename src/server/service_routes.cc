@@ -51,11 +51,14 @@ bool asks_for_a_page(const HttpRequest& request) {
   return request.method == "OPTIONS" && request.headers.find("Origin") != nullptr;
 }
 
-// "*" at the end of a pattern is whatever follows.
 bool path_fits(std::string_view path, std::string_view pattern) {
-  if (!pattern.ends_with('*')) return path == pattern;
-  pattern.remove_suffix(1);
-  return path.starts_with(pattern) && path.size() > pattern.size();
+  const size_t gap = pattern.find_first_of("{*");
+  if (gap == pattern.npos) return path == pattern;
+  if (!path.starts_with(pattern.substr(0, gap))) return false;
+  path.remove_prefix(gap);
+  if (pattern[gap] == '*') return !path.empty();
+  const size_t segment = std::min(path.find('/'), path.size());
+  return segment > 0 && path.substr(segment) == pattern.substr(gap + 2);
 }
 
 bool method_fits(std::string_view asked, std::string_view method) {
@@ -79,11 +82,16 @@ std::span<const Service::Route> Service::routes() {
       {{"POST", "/v1/responses", "Answer, as OpenAI's Responses", "Any", "Any"},
        &Service::complete,
        &responses::kResponsesApi},
+      {{"POST", "/v1/responses/input_tokens", "Tokens of such a request", "Any", "Any"}, &Service::count_input},
+      {{"GET", "/v1/responses/{}", "A stored response", "", "Any"}, &Service::show_response},
+      {{"DELETE", "/v1/responses/{}", "Forget it", "", "Any"}, &Service::delete_response},
+      {{"POST", "/v1/responses/{}/cancel", "End one in the background", "", "Any"}, &Service::cancel_response},
+      {{"GET", "/v1/responses/{}/input_items", "What it answers", "", "Any"}, &Service::list_input_items},
       {{"POST", "/v1/messages", "Answer, as Anthropic's Messages", "Any", "Any"},
        &Service::complete,
        &anthropic::kMessagesApi},
       {{"POST", "/v1/messages/count_tokens", "Tokens of such a request", "Any", "Any"},
-       &Service::count_tokens},
+       &Service::count_message},
       document({"GET", "/v1/models", "Names of the model", "", "ModelList"}, &Service::models_json),
       {{"GET", "/v1/models/*", "One of them", "", "Model"}, &Service::show_model},
       {{"POST", "/tokenize", "Text to ids", "TokenizeRequest", "Tokens"}, &Service::tokenize},
@@ -141,7 +149,7 @@ std::optional<HttpResponse> Service::check_head(const HttpRequest& request) cons
     response.headers.add("Allow", allowed);
     return response;
   }
-  if (request.method == "POST" && !says_json(request))
+  if (request.method == "POST" && !route->operation.body.empty() && !says_json(request))
     return error_response_to(
         request, {.status = 415, .message = "the body must be sent as Content-Type: application/json"});
   if (route->operation.is_open || key_of(request)) return std::nullopt;

@@ -128,6 +128,15 @@ void add_engine(CLI::App* command, ServeOptions& o) {
       ->type_name("SIZE")
       ->group(group);
   command
+      ->add_option("--response-memory", o.response_memory,
+                   "Responses that are stored for /v1/responses, all together; 0: none (default 256M)")
+      ->type_name("SIZE")
+      ->group(group);
+  number("--max-stored-responses", o.max_stored_responses, 1,
+         "The same for one key; the oldest make room (default 1000)");
+  number("--response-expiry", o.response_expiry_seconds, 1,
+         "Seconds after which a stored response is forgotten (default 3600)");
+  command
       ->add_option("--kv-cache-memory,--kv-cache-memory-bytes", o.kv_cache_memory,
                    "Size of the cache, such as 4G (default: as memory allows)")
       ->type_name("SIZE")
@@ -227,7 +236,8 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& o) {
       "  sparrow serve /models/m3 --hf-overrides '{\"text_config\": {\"rope_scaling\": {\"rope_type\": "
       "\"yarn\", \"factor\": 2,\n"
       "      \"original_max_position_embeddings\": 524288}, \"max_position_embeddings\": 1048576}}'\n"
-      "\nEndpoints: /v1/chat/completions, /v1/completions, /v1/responses, /v1/messages, "
+      "\nEndpoints: /v1/chat/completions, /v1/completions, /v1/responses (and /v1/responses/ID), "
+      "/v1/messages, "
       "/v1/messages/count_tokens,\n"
       "/v1/models, /tokenize, /detokenize, /health, /ready, /version, /metrics (Prometheus).\n");
   return command;

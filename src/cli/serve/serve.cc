@@ -184,6 +184,9 @@ Result<int> serve(ServeOptions options, const std::optional<RankPlace>& place,
     service_options.queue_timeout = std::chrono::seconds(options.queue_timeout_seconds);
   service_options.answer_memory =
       SPARROW_TRY(parse_byte_size(options.max_answer_memory, "--max-answer-memory"));
+  service_options.stored_responses = {.max_bytes = SPARROW_TRY(response_bytes(options)),
+                                      .max_responses = options.max_stored_responses,
+                                      .expiry = std::chrono::seconds(options.response_expiry_seconds)};
   Service service(*engine, model, *keys, metrics, service_options);
   loaded = &service;
   greet(*server, names[0], defaults, config.max_positions, !keys->empty(), options.max_model_len > 0);

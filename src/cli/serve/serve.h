@@ -37,6 +37,9 @@ struct ServeOptions {
   int max_queued_requests = 1024;
   int queue_timeout_seconds = 0;  // 0: wait for ever
   std::string max_answer_size = "64M", max_answer_memory = "1G";
+  std::string response_memory = "256M";  // of stored responses; 0: none are
+  int max_stored_responses = 1000;       // of a key
+  int response_expiry_seconds = 3600;
   std::string kv_cache_memory;  // "4G"; empty: by the machine's memory
   int block_size = 128;
   bool prefix_caching = true;

@@ -52,6 +52,7 @@ Status check_flags(const ServeOptions& o) {
   if (!o.kv_cache_memory.empty()) SPARROW_TRY(parse_byte_size(o.kv_cache_memory, "--kv-cache-memory"));
   SPARROW_TRY(parse_byte_size(o.max_answer_size, "--max-answer-size"));
   SPARROW_TRY(parse_byte_size(o.max_answer_memory, "--max-answer-memory"));
+  SPARROW_TRY(response_bytes(o));
   if (o.ssl_certfile.empty() != o.ssl_keyfile.empty())
     return Error{Errc::kInvalidArgument, "--ssl-certfile and --ssl-keyfile belong together"};
   for (const std::string& name : o.served_model_names) SPARROW_TRY(check_name(name));
@@ -77,6 +78,11 @@ Result<std::vector<std::string>> allowed_origins(const ServeOptions& o) {
                         json_quoted(excerpt(origin)))};
   }
   return origins;
+}
+
+Result<int64_t> response_bytes(const ServeOptions& o) {
+  if (o.response_memory == "0") return int64_t{0};
+  return parse_byte_size(o.response_memory, "--response-memory");
 }
 
 Result<ModelConfig> read_config(const ServeOptions& o) {

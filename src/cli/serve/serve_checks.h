@@ -36,6 +36,9 @@ Result<EngineOptions> engine_options(const ServeOptions& options, const ModelCon
 // Error: --max-model-len is more than a cache of so many tokens holds.
 Status check_context(const ServeOptions& options, const ModelConfig& config, int64_t cache_tokens);
 
+// What stored responses may take; 0: none are stored.
+Result<int64_t> response_bytes(const ServeOptions& options);
+
 bool is_loopback(const std::string& host);
 
 // Names that a Host field may have; empty: any. A server on loopback without keys must not be reached by a

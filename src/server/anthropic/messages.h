@@ -14,8 +14,7 @@ namespace sparrow::anthropic {
 extern const openai::Api kMessagesApi;
 
 // The body of the answer to /v1/messages/count_tokens.
-Result<std::string> count_tokens(std::string_view body, const openai::ServedModel& model,
-                                 std::string_view tenant);
+Result<std::string> count_tokens(std::string_view body, const openai::Asker& asker);
 
 std::unique_ptr<AnswerWriter> make_writer();
 

@@ -197,7 +197,8 @@ Status translate(const Json& body, ChatBody& chat) {
                                            [name](const OtherName& it) { return it.name == name; });
     if (other != kOtherNames.end())
       return body.member(i).error(strf("is not a field of this request: use {}", other->instead));
-    if (std::find(kOwnFields.begin(), kOwnFields.end(), name) == kOwnFields.end()) chat.copy(body.member(i));
+    if (std::find(kOwnFields.begin(), kOwnFields.end(), name) == kOwnFields.end())
+      chat.copy(name, body.member(i));
   }
   SPARROW_TRY(check_refused(body));
   SPARROW_TRY(translate_messages(body, chat));
@@ -209,7 +210,7 @@ Status translate(const Json& body, ChatBody& chat) {
     SPARROW_TRY(stops->expect_array());
     write_json(*stops, chat.member("stop", stops->path()));
   }
-  if (const auto tokens = body.find("max_tokens")) chat.copy(*tokens);
+  if (const auto tokens = body.find("max_tokens")) chat.copy("max_tokens", *tokens);
   return Ok{};
 }
 
@@ -240,12 +241,11 @@ const openai::Api kMessagesApi{.read = read,
                                .logprob_bytes = 110,
                                .prompt_logprobs_once = true};
 
-Result<std::string> count_tokens(std::string_view body, const openai::ServedModel& model,
-                                 std::string_view tenant) {
+Result<std::string> count_tokens(std::string_view body, const openai::Asker& asker) {
   const JsonDocument document =
       SPARROW_TRY(JsonDocument::parse(body, "the request's body", openai::kBodyLimits));
   openai::Prepared prepared{.api = kMessagesApi};
-  SPARROW_TRY(read_body(document.root(), {.model = model, .tenant = tenant}, prepared));
+  SPARROW_TRY(read_body(document.root(), asker, prepared));
   return JsonWriter()
       .begin_object()
       .key("input_tokens")

@@ -50,8 +50,8 @@ void ChatMessage::add_text(std::string_view text) {
   parts.push_back(json.take());
 }
 
-void ChatBody::copy(const Json& member) {
-  write_json(member, json_.key(member.path()));
+void ChatBody::copy(std::string_view name, const Json& value) {
+  write_json(value, json_.key(name));
 }
 
 JsonWriter& ChatBody::member(std::string_view name, std::string origin) {

@@ -36,7 +36,7 @@ class ChatBody {
   ChatBody() { json_.begin_object(); }
 
   // A member of the body, of the same name and value.
-  void copy(const Json& member);
+  void copy(std::string_view name, const Json& value);
   // The next member: its value is written to what this returns. Errors at `name` are told of `origin`.
   JsonWriter& member(std::string_view name, std::string origin);
   void add_messages(const std::vector<ChatMessage>& messages);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -89,6 +90,11 @@ class AnswerWriter {
   virtual void append_keep_alive(std::string& out, const AnswerHead& head, const Usage& usage) = 0;
   // What closes a stream, however it ended.
   virtual std::string_view last_event() const = 0;
+
+  // Of answers that are made in the background: what there is to say at the beginning, and, instead of a
+  // whole answer, of one that failed, or that its client has cancelled (no error).
+  virtual std::string begun(const AnswerHead&, const Usage&, std::function<void()> /*cancel*/) { return ""; }
+  virtual void end_early(const AnswerHead&, const Usage&, const std::optional<ApiError>&) {}
 
   // A whole answer. Borrows the head and the choices.
   virtual JsonPieces whole(const AnswerHead& head, std::span<const Choice> choices, const Usage& usage) = 0;

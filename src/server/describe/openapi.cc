@@ -133,7 +133,7 @@ void write_operation(JsonWriter& json, const Operation& operation) {
   std::transform(method.begin(), method.end(), method.begin(),
                  [](char c) { return static_cast<char>(c | 0x20); });
   json.key(method).begin_object().key("summary").string(operation.summary);
-  if (operation.path.ends_with('*'))
+  if (operation.path.find_first_of("{*") != operation.path.npos)
     json.key("parameters").raw(R"([{"name":"id","in":"path","required":true,"schema":{"type":"string"}}])");
   if (operation.is_open) json.key("security").raw("[]");
   if (!operation.body.empty()) {
@@ -156,7 +156,8 @@ void write_paths(JsonWriter& json, std::span<const Operation> operations) {
   for (size_t i = 0; i < operations.size(); ++i) {
     if (!is_new(i)) continue;
     std::string path(operations[i].path);
-    if (path.ends_with('*')) path.replace(path.size() - 1, 1, "{id}");
+    if (const size_t gap = path.find_first_of("{*"); gap != path.npos)
+      path.replace(gap, path[gap] == '{' ? 2 : 1, "{id}");
     json.key(path).begin_object();
     for (const Operation& operation : operations)
       if (operation.path == operations[i].path) write_operation(json, operation);

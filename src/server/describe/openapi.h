@@ -13,7 +13,7 @@ namespace sparrow {
 
 // What a route takes and gives.
 struct Operation {
-  std::string_view method, path;  // "*" at the end of a path: the id of what is asked for
+  std::string_view method, path;  // "{}": a segment, an id; "*" at the end: whatever follows, likewise
   std::string_view summary;
   std::string_view body = {};    // the name of a schema; empty: none
   std::string_view answer = {};  // likewise; empty: text

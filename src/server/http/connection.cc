@@ -201,7 +201,7 @@ void Connection::check_head() {
   refusal_ = cors_preflight(request, services_.options.allowed_origins);
   if (!refusal_ && request.path == "*") {
     refusal_ = HttpResponse{.status = 204, .content_type = ""};
-    refusal_->headers.add("Allow", "GET, HEAD, POST, OPTIONS");
+    refusal_->headers.add("Allow", "GET, HEAD, POST, DELETE, OPTIONS");
   }
   if (!refusal_ && services_.options.check_head) refusal_ = services_.options.check_head(request);
 }

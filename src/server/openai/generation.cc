@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <chrono>
 #include <iterator>
-#include <random>
 #include <utility>
+
+#include "server/api/unique.h"
 
 namespace sparrow::openai {
 namespace {
@@ -22,13 +23,6 @@ void merge_neighbours(std::vector<OutputDelta>& deltas) {
     }
   }
   if (!deltas.empty()) deltas.resize(kept + 1);
-}
-
-// Clients tell answers and calls apart by their ids alone, over all that they ever asked. OpenAI takes 40
-// characters back, of which these leave room for a prefix and the numbers of choice and call.
-std::string new_unique() {
-  thread_local std::mt19937_64 random{std::random_device{}()};
-  return strf("{:016x}{:04x}", random(), random() & 0xffff);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -36,6 +37,12 @@ class Generation {
   void append_failure(std::string& out, const ApiError& error);
   void append_keep_alive(std::string& out);
   std::string_view last_event() const { return prepared_->writer->last_event(); }
+  // Answers that are made in the background: see AnswerWriter.
+  bool in_background() const { return prepared_->in_background; }
+  std::string begun(std::function<void()> cancel) {
+    return prepared_->writer->begun(head_, usage_, std::move(cancel));
+  }
+  void end_early(const std::optional<ApiError>& error) { prepared_->writer->end_early(head_, usage_, error); }
   // Whole answers, once finished: the next piece of about so many bytes; empty: that was all.
   std::string response(size_t bytes = JsonPieces::kAll);
 

@@ -317,10 +317,10 @@ Status prepare_conversation(ChatRequest chat, const Asker& asker, Prepared& prep
 }
 
 Result<std::unique_ptr<Prepared>> prepare(const Api& api, std::string_view body, const ServedModel& model,
-                                          std::string_view tenant) {
+                                          std::string_view tenant, ResponseStore* store) {
   JsonDocument document = SPARROW_TRY(JsonDocument::parse(body, "the request's body", kBodyLimits));
   auto prepared = std::unique_ptr<Prepared>(new Prepared{.api = api});
-  SPARROW_TRY(api.read(std::move(document), {.model = model, .tenant = tenant}, *prepared));
+  SPARROW_TRY(api.read(std::move(document), {.model = model, .tenant = tenant, .store = store}, *prepared));
   prepared->answer.stop = prepared->fields.stop;
   prepared->answer.include_stop = prepared->fields.include_stop_in_output;
   prepared->answer.stop_ids = prepared->request.stop_ids;

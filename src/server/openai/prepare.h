@@ -19,6 +19,10 @@
 #include "text/tokenizer/encode_cache.h"
 #include "text/tokenizer/tokenizer.h"
 
+namespace sparrow {
+class ResponseStore;
+}
+
 namespace sparrow::openai {
 
 // What is served.
@@ -37,7 +41,8 @@ struct Prepared;
 // Who asks for what is read.
 struct Asker {
   const ServedModel& model;
-  std::string_view tenant = "";  // what is cached is reused for the same one only
+  std::string_view tenant = "";    // what is cached is reused for the same one only
+  ResponseStore* store = nullptr;  // null: nothing is stored
 };
 
 // An API over the engine: its reader, which also makes the writer of each answer, and what its messages call
@@ -63,6 +68,7 @@ struct Prepared {
   ToolSet tools;         // `answer.parser` points to it
   AnswerOptions answer;  // of every choice
   bool echo = false;
+  bool in_background = false;             // the client comes back for the answer
   const char* warning = nullptr;          // for the log
   int64_t answer_bytes = 0;               // about what echoes and log-probabilities will take
   std::vector<std::string> prompt_texts;  // of echo
@@ -75,7 +81,7 @@ inline constexpr JsonLimits kBodyLimits{.max_bytes = size_t{64} << 20, .max_dept
 // Errc::kNotFound: the model that was asked for is not served. What is cached of the request is reused
 // only for the same tenant, and only for the same cache_salt where there is one.
 Result<std::unique_ptr<Prepared>> prepare(const Api& api, std::string_view body, const ServedModel& model,
-                                          std::string_view tenant = "");
+                                          std::string_view tenant = "", ResponseStore* store = nullptr);
 
 // The prompt, or what was asked for with it, is more than the model takes: clients shorten and ask again.
 bool is_too_long(const Error& error);

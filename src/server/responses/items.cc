@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <memory>
 
 #include "base/strf.h"
 #include "server/api/base64.h"
+#include "server/api/unique.h"
 #include "server/fields/field.h"
 
 namespace sparrow::responses {
@@ -53,6 +55,37 @@ Result<std::string> thought_of(const Json& item) {
   return text;
 }
 
+void write_text_part(JsonWriter& json, std::string_view type, std::string_view text) {
+  json.begin_object().key("type").string(type).key("text").string(text);
+  if (type == "output_text") json.key("annotations").begin_array().end_array();
+  json.end_object();
+}
+
+// An item that was read, with an id and a type, and a content that is a list.
+std::string stored_form(const Json& item, const std::string& suffix) {
+  const auto type = item.find("type"), id = item.find("id"), role = item.find("role");
+  const std::string_view kind = type ? type->string_view() : "message";
+  const std::string_view prefix = kind == "message" ? "msg" : kind == "reasoning" ? "rs" : "fc";
+  JsonWriter json;
+  json.begin_object().key("id").string(id ? std::string(id->string_view()) : strf("{}_{}", prefix, suffix));
+  json.key("type").string(kind);
+  for (size_t i = 0; i < item.size(); ++i) {
+    const std::string_view key = item.key(i);
+    const Json value = item.member(i);
+    if (key == "id" || key == "type" || value.is_null()) continue;
+    json.key(key);
+    if (key == "content" && value.is_string()) {
+      const bool is_answer = role && role->string_view() == "assistant";
+      write_text_part(json.begin_array(), is_answer ? "output_text" : "input_text", value.string_view());
+      json.end_array();
+    } else {
+      write_json(value, json);
+    }
+  }
+  if (!item.find("status") && kind != "reasoning") json.key("status").string("completed");
+  return json.end_object().take();
+}
+
 }  // namespace
 
 std::string packed_thought(std::string_view text) {
@@ -60,12 +93,32 @@ std::string packed_thought(std::string_view text) {
 }
 
 Status ItemReader::add_input(const Json& input) {
+  const std::string unique = new_unique();
   if (input.is_string()) {
     new_message("user", input, input.path()).add_text(input.string_view());
+    JsonWriter json;
+    json.begin_object().key("id").string(strf("msg_{}_in0", unique)).key("type").string("message");
+    json.key("status").string("completed").key("role").string("user").key("content");
+    write_text_part(json.begin_array(), "input_text", input.string_view());
+    json.end_array().end_object();
+    items_.push_back(std::make_shared<const std::string>(json.take()));
     return Ok{};
   }
   if (!input.is_array()) return input.error("must be a string or a list of items");
-  for (size_t i = 0; i < input.size(); ++i) SPARROW_TRY(add_item(input.element(i)));
+  for (size_t i = 0; i < input.size(); ++i) {
+    SPARROW_TRY(add_item(input.element(i)));
+    items_.push_back(
+        std::make_shared<const std::string>(stored_form(input.element(i), strf("{}_in{}", unique, i))));
+  }
+  return Ok{};
+}
+
+Status ItemReader::add_stored(const StoredItems& items) {
+  for (const auto& item : items) {
+    const JsonDocument document = SPARROW_TRY(JsonDocument::parse(*item, "a stored item"));
+    SPARROW_TRY(add_item(document.root("previous_response_id")));
+    items_.push_back(item);
+  }
   return Ok{};
 }
 

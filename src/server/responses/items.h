@@ -8,6 +8,7 @@
 #include "base/json/json.h"
 #include "base/result.h"
 #include "server/api/chat_body.h"
+#include "server/responses/store.h"
 
 namespace sparrow::responses {
 
@@ -21,11 +22,15 @@ class ItemReader {
  public:
   // A string, or a list of items.
   Status add_input(const Json& input);
-  Status add_item(const Json& item);
+  // Items of earlier responses, which were read before.
+  Status add_stored(const StoredItems& items);
 
   std::vector<ChatMessage>& messages() { return messages_; }
+  // All that was added, as it may be stored: with ids, and every content a list of parts.
+  StoredItems& items() { return items_; }
 
  private:
+  Status add_item(const Json& item);
   Status add_message(const Json& item);
   Status add_call(const Json& item);
   Status add_output(const Json& item);
@@ -35,6 +40,7 @@ class ItemReader {
   Status add_parts(const Json& content, ChatMessage& message);
 
   std::vector<ChatMessage> messages_;
+  StoredItems items_;
 };
 
 }  // namespace sparrow::responses

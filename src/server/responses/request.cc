@@ -73,8 +73,7 @@ Status check_refused(const Json& body) {
     std::string_view name, reason;
   };
   static constexpr std::array kRefused = {
-      Refused{"previous_response_id", "is not supported yet: send the items again"},
-      Refused{"conversation", "is not supported: send the items again"},
+      Refused{"conversation", "is not supported: use previous_response_id, or send the items again"},
       Refused{"prompt", "is not supported: there are no stored prompts"},
       Refused{"context_management", "is not supported: the client decides what stays in the context"},
       Refused{"moderation", "is not supported"},
@@ -89,10 +88,6 @@ Status check_refused(const Json& body) {
   if (const auto count = body.find("top_logprobs"))
     if (SPARROW_TRY(count->as_number()) != 0)
       return count->error("must be 0: log-probabilities are in answers of /v1/chat/completions");
-  if (SPARROW_TRY(body.bool_or("store", false)))
-    return SPARROW_TRY(body.at("store")).error("must be false: responses are not stored yet");
-  if (SPARROW_TRY(body.bool_or("background", false)))
-    return SPARROW_TRY(body.at("background")).error("must be false: no answer is made without its client");
   return Ok{};
 }
 
@@ -229,13 +224,25 @@ Status translate_format(const Json& text, ChatBody& chat) {
   return Ok{};
 }
 
-Status translate_messages(const Json& body, ChatBody& chat) {
-  ItemReader items;
+// The items of the response that this one goes on from.
+Status add_previous(const Json& id, const openai::Asker& asker, ItemReader& items) {
+  const std::string name = SPARROW_TRY(id.as_string());
+  if (!asker.store || !asker.store->enabled())
+    return id.error("is not supported: this server stores no responses (--response-memory 0)");
+  const auto previous = asker.store->find(std::string(asker.tenant), name);
+  if (!previous) return id.error("must be the id of a response that is stored");
+  if (previous->cancel) return id.error("must be the id of a response that has ended");
+  SPARROW_TRY(items.add_stored(previous->input));
+  return items.add_stored(previous->output);
+}
+
+Status translate_messages(const Json& body, const openai::Asker& asker, ItemReader& items, ChatBody& chat) {
   if (const auto instructions = body.find("instructions")) {
     items.messages().push_back(
         {.role = "system", .origin = "instructions", .content_origin = "instructions"});
     items.messages().back().add_text(SPARROW_TRY(instructions->as_string()));
   }
+  if (const auto id = body.find("previous_response_id")) SPARROW_TRY(add_previous(*id, asker, items));
   const Json input = SPARROW_TRY(body.at("input"));
   SPARROW_TRY(items.add_input(input));
   if (input.is_array() && input.size() == 0) return input.error("must hold at least one item");
@@ -243,7 +250,7 @@ Status translate_messages(const Json& body, ChatBody& chat) {
   return Ok{};
 }
 
-Status translate(const Json& body, ChatBody& chat) {
+Status translate(const Json& body, const openai::Asker& asker, ItemReader& items, ChatBody& chat) {
   for (size_t i = 0; i < body.size(); ++i) {
     const std::string_view name = body.key(i);
     if (body.member(i).is_null()) continue;
@@ -251,11 +258,11 @@ Status translate(const Json& body, ChatBody& chat) {
                                            [name](const OtherName& it) { return it.name == name; });
     if (other != kOtherNames.end())
       return body.member(i).error(strf("is not a field of this request: use {}", other->instead));
-    if (!is_own(name)) chat.copy(body.member(i));
+    if (!is_own(name)) chat.copy(name, body.member(i));
   }
   SPARROW_TRY(check_refused(body));
   SPARROW_TRY(check_neutral(body));
-  SPARROW_TRY(translate_messages(body, chat));
+  SPARROW_TRY(translate_messages(body, asker, items, chat));
   if (const auto tools = body.find("tools")) SPARROW_TRY(translate_tools(*tools, chat));
   if (const auto choice = body.find("tool_choice")) SPARROW_TRY(translate_tool_choice(*choice, chat));
   if (const auto reasoning = body.find("reasoning")) SPARROW_TRY(translate_reasoning(*reasoning, chat));
@@ -297,23 +304,51 @@ std::vector<std::pair<std::string, std::string>> echoes_of(const Json& body,
        {std::pair("temperature", sampling.temperature), std::pair("top_p", sampling.top_p)})
     out.emplace_back(name, JsonWriter().number(value).take());
   out.emplace_back("service_tier", R"("default")");
-  out.emplace_back("store", "false");
   out.emplace_back("top_logprobs", "0");
   out.emplace_back("truncation", R"("disabled")");
   return out;
+}
+
+// Whether the response is stored: unless the client says no, or nothing is.
+Result<bool> is_stored(const Json& body, const openai::Asker& asker) {
+  const bool can_be = asker.store && asker.store->enabled();
+  const bool wanted = SPARROW_TRY(body.bool_or("store", can_be));
+  if (wanted && !can_be)
+    return body.find("store")->error("must be false: this server stores no responses (--response-memory 0)");
+  return wanted;
+}
+
+Status check_background(const Json& body, bool is_stored, openai::Prepared& prepared) {
+  prepared.in_background = SPARROW_TRY(body.bool_or("background", false));
+  if (!prepared.in_background) return Ok{};
+  const Json background = SPARROW_TRY(body.at("background"));
+  if (!is_stored) return background.error("needs store: true, because the client comes back for the answer");
+  if (SPARROW_TRY(body.bool_or("stream", false)))
+    return background.error("must be false with stream: who listens does not come back");
+  return Ok{};
 }
 
 Status read(JsonDocument body, const openai::Asker& asker, openai::Prepared& prepared) {
   const Json root = body.root();
   SPARROW_TRY(root.expect_object());
   ChatBody chat;
-  SPARROW_TRY(translate(root, chat));
+  ItemReader items;
+  SPARROW_TRY(translate(root, asker, items, chat));
+  const bool stores = SPARROW_TRY(is_stored(root, asker));
+  SPARROW_TRY(check_background(root, stores, prepared));
   const bool packs_thoughts = SPARROW_TRY(wants_packed_thoughts(root));
   JsonDocument document =
       SPARROW_TRY(JsonDocument::parse(chat.take(), "the request's body", openai::kBodyLimits));
   if (const Status status = openai::kChatApi.read(std::move(document), asker, prepared); !status.ok())
     return chat.translated(status.error());
-  prepared.writer = make_writer({.echoes = echoes_of(root, prepared), .packs_thoughts = packs_thoughts});
+  ResponseOptions options{.echoes = echoes_of(root, prepared), .packs_thoughts = packs_thoughts};
+  options.echoes.emplace_back("store", stores ? "true" : "false");
+  if (stores) {
+    options.store = asker.store;
+    options.key = asker.tenant;
+    options.input = std::move(items.items());
+  }
+  prepared.writer = make_writer(std::move(options));
   return Ok{};
 }
 
@@ -325,5 +360,14 @@ const openai::Api kResponsesApi{.read = read,
                                 .logprobs_field = "top_logprobs",
                                 .logprob_bytes = 110,
                                 .prompt_logprobs_once = true};
+
+Result<std::string> count_tokens(std::string_view body, const openai::Asker& asker) {
+  JsonDocument document = SPARROW_TRY(JsonDocument::parse(body, "the request's body", openai::kBodyLimits));
+  openai::Prepared prepared{.api = kResponsesApi};
+  SPARROW_TRY(read(std::move(document), asker, prepared));
+  JsonWriter json;
+  json.begin_object().key("object").string("response.input_tokens");
+  return json.key("input_tokens").integer(prepared.num_prompt_tokens()).end_object().take();
+}
 
 }  // namespace sparrow::responses

@@ -4,20 +4,29 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "server/api/writer.h"
 #include "server/openai/prepare.h"
+#include "server/responses/store.h"
 
 namespace sparrow::responses {
 
 extern const openai::Api kResponsesApi;
 
+// The body of the answer to /v1/responses/input_tokens.
+Result<std::string> count_tokens(std::string_view body, const openai::Asker& asker);
+
 // What a response says of its request, and how it is to be written.
 struct ResponseOptions {
   std::vector<std::pair<std::string, std::string>> echoes;  // member -> JSON, in their order
   bool packs_thoughts = false;                              // reasoning items carry encrypted_content
+  // Where it is stored, for whom, and what it was made of.
+  ResponseStore* store = nullptr;  // null: nowhere
+  std::string key = {};
+  StoredItems input = {};
 };
 
 std::unique_ptr<AnswerWriter> make_writer(ResponseOptions options);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The writer: what the model says becomes items, one after the other, in streams and in whole answers alike.
+#include <memory>
 #include <utility>
 
 #include "base/json/json_writer.h"
@@ -44,6 +45,8 @@ class Writer final : public AnswerWriter {
   void append_failure(std::string& out, const AnswerHead& head, const ApiError& error) override;
   void append_keep_alive(std::string& out, const AnswerHead& head, const Usage& usage) override;
   std::string_view last_event() const override { return ""; }
+  std::string begun(const AnswerHead& head, const Usage& usage, std::function<void()> cancel) override;
+  void end_early(const AnswerHead& head, const Usage& usage, const std::optional<ApiError>& error) override;
   JsonPieces whole(const AnswerHead& head, std::span<const Choice> choices, const Usage& usage) override;
 
  private:
@@ -65,6 +68,7 @@ class Writer final : public AnswerWriter {
   void open_item(std::string& out, const AnswerHead& head, const OutputDelta& delta);
   void close_item(std::string& out, const AnswerHead& head);
   void end_items(std::string_view finish_reason);
+  void keep(const AnswerHead& head, std::string body, std::function<void()> cancel = nullptr) const;
 
   std::string item_id(const AnswerHead& head, size_t index) const;
   void write_part(JsonWriter& json, const Item& item, std::string_view text) const;
@@ -147,7 +151,7 @@ void Writer::write_response(JsonWriter& json, const AnswerHead& head, const Endi
     json.null();
   }
   json.key("model").string(head.model).key("output").begin_array();
-  if (ending.status != "in_progress")
+  if (ending.status != "in_progress" && ending.status != "queued")
     for (size_t i = 0; i < items_.size(); ++i) write_item(json, head, i, false);
   json.end_array();
   for (const auto& [name, value] : options_.echoes) json.key(name).raw(value);
@@ -263,11 +267,43 @@ void Writer::append_part(std::string& out, const AnswerHead& head, const StreamP
   close_item(out, head);
 }
 
+// The response as it ended, or as it stands while it can be cancelled.
+void Writer::keep(const AnswerHead& head, std::string body, std::function<void()> cancel) const {
+  if (!options_.store) return;
+  auto stored = std::make_shared<StoredResponse>();
+  stored->id = head.id;
+  stored->body = std::move(body);
+  stored->input = options_.input;
+  stored->cancel = std::move(cancel);
+  for (size_t i = 0; i < items_.size(); ++i) {
+    JsonWriter json;
+    write_item(json, head, i, false);
+    stored->output.push_back(std::make_shared<const std::string>(json.take()));
+  }
+  options_.store->add(options_.key, std::move(stored));
+}
+
 void Writer::append_end(std::string& out, const AnswerHead& head, const Usage& usage) {
-  append_event(out, cut_off_ ? "response.incomplete" : "response.completed", [&](JsonWriter& json) {
-    write_response(json.key("response"), head,
-                   {.status = cut_off_ ? "incomplete" : "completed", .usage = &usage});
-  });
+  JsonWriter response;
+  write_response(response, head, {.status = cut_off_ ? "incomplete" : "completed", .usage = &usage});
+  append_event(out, cut_off_ ? "response.incomplete" : "response.completed",
+               [&](JsonWriter& json) { json.key("response").raw(response.text()); });
+  keep(head, response.take());
+}
+
+std::string Writer::begun(const AnswerHead& head, const Usage&, std::function<void()> cancel) {
+  JsonWriter response;
+  write_response(response, head, {.status = "queued"});
+  keep(head, response.text(), std::move(cancel));
+  return response.take();
+}
+
+void Writer::end_early(const AnswerHead& head, const Usage& usage, const std::optional<ApiError>& error) {
+  JsonWriter response;
+  write_response(
+      response, head,
+      {.status = error ? "failed" : "cancelled", .usage = &usage, .error = error ? &*error : nullptr});
+  keep(head, response.take());
 }
 
 void Writer::append_failure(std::string& out, const AnswerHead& head, const ApiError& error) {
@@ -291,10 +327,11 @@ JsonPieces Writer::whole(const AnswerHead& head, std::span<const Choice> choices
     items_.back().text += delta.text;
   }
   end_items(choices[0].finish_reason);
+  JsonWriter response;
+  write_response(response, head, {.status = cut_off_ ? "incomplete" : "completed", .usage = &usage});
+  keep(head, response.text());
   JsonPieces out;
-  out.add([this, &head, usage](JsonWriter& json) {
-    write_response(json, head, {.status = cut_off_ ? "incomplete" : "completed", .usage = &usage});
-  });
+  out.add([body = response.take()](JsonWriter& json) { json.raw(body); });
   return out;
 }
 

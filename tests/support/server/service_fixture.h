@@ -69,6 +69,7 @@ class ServiceTest : public testing::Test {
                        .max_queued_requests = engine_options.max_queued_requests,
                        .keep_alive = keep_alive_,
                        .answer_memory = answer_memory_,
+                       .stored_responses = stored_responses_,
                        .version = "test",
                        .allowed_hosts = allowed_hosts_});
     HttpServerOptions options{.port = 0, .num_threads = num_io_threads_};
@@ -84,6 +85,7 @@ class ServiceTest : public testing::Test {
 
   ~ServiceTest() override {
     server_.reset();
+    service_.reset();  // with what it makes in the background
     engine_.reset();
   }
 
@@ -118,6 +120,7 @@ class ServiceTest : public testing::Test {
   Metrics metrics_;
   std::chrono::milliseconds keep_alive_{10'000};
   int64_t answer_memory_ = int64_t{1} << 30;
+  StoreLimits stored_responses_;
   int num_io_threads_ = 2;
   std::function<void(const HttpRequest&)> before_;  // called on the io thread, before a request is looked at
   std::unique_ptr<Engine> engine_;

@@ -31,7 +31,7 @@ std::optional<HttpResponse> cors_preflight(const HttpRequest& request,
     return std::nullopt;
   if (cors_headers(request, allowed_origins).size() == 0) return std::nullopt;
   HttpResponse response{.status = 204, .content_type = ""};
-  response.headers.add("Access-Control-Allow-Methods", "GET, POST, OPTIONS");
+  response.headers.add("Access-Control-Allow-Methods", "GET, POST, DELETE, OPTIONS");
   // Clients of this API send fields of their own, which change from version to version.
   if (const std::string* wanted = request.headers.find("Access-Control-Request-Headers"))
     response.headers.add("Access-Control-Allow-Headers", *wanted);

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+// ResponseStore: responses that their clients may come back to, in memory: bounded for each key and for all
+// together, and forgotten after a while. Any thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace sparrow {
+
+// Items as JSON, each with an id. Responses that go on from each other share them, and each counts them all:
+// what is stored is bounded whoever shares with whom.
+using StoredItems = std::vector<std::shared_ptr<const std::string>>;
+
+struct StoredResponse {
+  std::string id;
+  std::string body;                        // the response, as JSON
+  StoredItems input;                       // all that it was made of, from the first item on
+  StoredItems output;                      // the items of its answer
+  std::function<void()> cancel = nullptr;  // while it is being made in the background
+
+  int64_t bytes() const;
+};
+
+struct StoreLimits {
+  int64_t max_bytes = int64_t{256} << 20;  // of all; 0: nothing is stored
+  int max_responses = 1000;                // of a key
+  std::chrono::seconds expiry{3600};
+};
+
+class ResponseStore {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit ResponseStore(StoreLimits limits, std::function<Clock::time_point()> now = Clock::now)
+      : limits_(limits), now_(std::move(now)) {}
+
+  bool enabled() const { return limits_.max_bytes > 0; }
+
+  // Replaces one of the same id. The oldest of the key make room, then the oldest of all.
+  void add(const std::string& key, std::shared_ptr<const StoredResponse> response);
+  // nullptr: it is not there, or not this key's.
+  std::shared_ptr<const StoredResponse> find(const std::string& key, std::string_view id);
+  bool remove(const std::string& key, std::string_view id);
+
+  size_t size();
+  int64_t bytes();
+
+ private:
+  struct Entry {
+    std::string key;
+    std::shared_ptr<const StoredResponse> response;
+    Clock::time_point expires;
+    int64_t bytes;
+  };
+  using Entries = std::list<Entry>;  // oldest first
+
+  void erase(Entries::iterator entry);
+  void forget_expired();
+  Entries::iterator locate(const std::string& key, std::string_view id);
+
+  const StoreLimits limits_;
+  const std::function<Clock::time_point()> now_;
+  std::mutex mutex_;
+  Entries entries_;
+  std::map<std::string, Entries::iterator, std::less<>> by_id_;
+  std::map<std::string, int> counts_;  // of each key
+  int64_t bytes_ = 0;
+};
+
+}  // namespace sparrow
