@@ -2,6 +2,7 @@
 #include "answer_check.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <optional>
 
@@ -93,7 +94,31 @@ std::string check_error(const Json& root) {
   return "";
 }
 
+// Of streams whose events have names: each says its own, and the last one is one that may be.
+std::string check_named_events(std::string_view body) {
+  static constexpr std::array<std::string_view, 5> kLast = {"response.completed", "response.incomplete",
+                                                            "response.failed", "message_stop", "error"};
+  std::string last;
+  while (!body.empty()) {
+    const size_t end = body.find("\n\n");
+    if (end == body.npos) return "an event without its end";
+    const std::string_view event = body.substr(0, end);
+    body.remove_prefix(end + 2);
+    if (event.starts_with(":")) continue;
+    const size_t line = event.find("\ndata: ");
+    if (!event.starts_with("event: ") || line == event.npos) return "an event without a name or data";
+    if (std::find(kLast.begin(), kLast.end(), last) != kLast.end()) return "an event after the last one";
+    last = event.substr(7, line - 7);
+    const auto document = JsonDocument::parse(event.substr(line + 7), "an event");
+    if (!document.ok()) return document.error().message;
+    if (const auto type = document->root().find("type"); !type || type->string_view() != last)
+      return "an event of another type than its name";
+  }
+  return std::find(kLast.begin(), kLast.end(), last) != kLast.end() ? "" : "no last event";
+}
+
 std::string check_events(std::string_view body) {
+  if (body.starts_with("event: ")) return check_named_events(body);
   bool done = false;
   while (!body.empty()) {
     const size_t end = body.find("\n\n");
@@ -119,7 +144,7 @@ std::string check_events(std::string_view body) {
 }
 
 std::string check_body(const AnswerCheck& check, const Head& head, const std::string& body) {
-  if (check.status >= 500 && check.status != 501 && check.status != 505)
+  if (check.status >= 500 && check.status != 501 && check.status != 505 && check.status != 529)
     return strf("status {}", check.status);
   if (head.type.starts_with("text/event-stream")) return check_events(body);
   if (head.type.starts_with("text/plain")) return check.status == 200 ? "" : "an error that is not JSON";

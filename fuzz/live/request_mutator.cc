@@ -16,6 +16,13 @@ using namespace std::string_view_literals;
 constexpr std::string_view kJsonType = "Content-Type: application/json\r\n";
 constexpr std::array kPaths = {"/v1/chat/completions",
                                "/v1/completions",
+                               "/v1/responses",
+                               "/v1/responses/resp_1",
+                               "/v1/responses/resp_1/cancel",
+                               "/v1/responses/resp_1/input_items?limit=x",
+                               "/v1/messages",
+                               "/v1/messages?beta=true",
+                               "/v1/messages/count_tokens",
                                "/tokenize",
                                "/detokenize",
                                "/v1/models",

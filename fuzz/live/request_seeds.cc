@@ -44,6 +44,26 @@ std::vector<RequestMutator::Seed> RequestMutator::seeds() {
           R"({"prompt":["a b","c"],"echo":true,"logprobs":2,"max_tokens":3,"stream":true,"n":2,"suffix":""})"},
       Text{"/v1/completions",
            R"({"prompt":[[1,2,3],[4]],"max_tokens":2,"allowed_token_ids":[1,2,300],"temperature":0})"},
+      Text{
+          "/v1/responses",
+          R"({"model":"m3","instructions":"Be brief.","input":[{"role":"user","content":[{"type":"input_text",)"
+          R"("text":"hi"}]},{"type":"reasoning","id":"rs_1","summary":[],"content":[{"type":"reasoning_text",)"
+          R"("text":"hm"}]},{"type":"function_call","call_id":"c1","name":"f","arguments":"{\"n\":3}"},)"
+          R"({"type":"function_call_output","call_id":"c1","output":"four"}],"tools":[{"type":"function",)"
+          R"("name":"f","parameters":{"type":"object"},"strict":false}],"tool_choice":"auto",)"
+          R"("reasoning":{"effort":"low"},"text":{"format":{"type":"text"}},"max_output_tokens":5,"stream":true})"},
+      Text{"/v1/responses",
+           R"({"input":"hi","max_output_tokens":3,"store":true,"previous_response_id":null})"},
+      Text{
+          "/v1/messages",
+          R"({"model":"m3","max_tokens":5,"system":[{"type":"text","text":"Be brief."}],"messages":[)"
+          R"({"role":"user","content":"hi"},{"role":"assistant","content":[{"type":"thinking","thinking":"hm",)"
+          R"("signature":"s"},{"type":"tool_use","id":"t1","name":"f","input":{"n":3}}]},{"role":"user","content":[)"
+          R"({"type":"tool_result","tool_use_id":"t1","is_error":true,"content":[{"type":"text","text":"no"}]}]}],)"
+          R"("tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":{"type":"auto"},)"
+          R"("thinking":{"type":"enabled","budget_tokens":2},"stop_sequences":["x"],"stream":true})"},
+      Text{"/v1/messages", R"({"max_tokens":3,"messages":[{"role":"user","content":"x"}],"top_k":5})"},
+      Text{"/v1/messages/count_tokens", R"({"messages":[{"role":"user","content":"x"}]})"},
       Text{"/tokenize", R"({"messages":[{"role":"user","content":"hi"}],"return_token_strs":true})"},
       Text{"/tokenize", R"({"prompt":"the fox \ud83d\udc26","add_special_tokens":false})"},
       Text{"/detokenize", R"({"model":"m3","tokens":[0,255,256,300]})"},
