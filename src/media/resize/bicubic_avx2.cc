@@ -4,6 +4,7 @@
 #include <immintrin.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <vector>
 
@@ -34,30 +35,37 @@ __m256i weight_pairs(const int16_t* weights) {
   return _mm256_shuffle_epi8(_mm256_set1_epi64x(four), order);
 }
 
-// The three channels of a pixel, in the low bytes.
-uint32_t finish(__m256i sum, __m128i half, int precision) {
-  const __m128i both = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
-  const __m128i shifted = _mm_sra_epi32(_mm_add_epi32(both, half), _mm_cvtsi32_si128(precision));
-  const __m128i words = _mm_packs_epi32(shifted, shifted);
-  return static_cast<uint32_t>(_mm_cvtsi128_si32(_mm_packus_epi16(words, words)));
+// The finished pixels of four rows, one in each 32 bits.
+__m128i finish(const __m256i* sums, int precision) {
+  const __m128i shift = _mm_cvtsi32_si128(precision);
+  __m128i rows[kRowsAtOnce];
+  for (int r = 0; r < kRowsAtOnce; ++r) {
+    const __m128i both = _mm_add_epi32(_mm256_castsi256_si128(sums[r]), _mm256_extracti128_si256(sums[r], 1));
+    rows[r] = _mm_sra_epi32(both, shift);
+  }
+  return _mm_packus_epi16(_mm_packs_epi32(rows[0], rows[1]), _mm_packs_epi32(rows[2], rows[3]));
 }
 
-// kRows rows side by side share the weights. Reads up to kLoad bytes from each group of four pixels.
-template <int kRows>
-void width_rows(const uint8_t* const* in, const AxisWeights& axis, uint8_t* const* out) {
-  const __m128i half = _mm_set1_epi32(1 << (axis.precision - 1));
+// Four rows share the weights. Reads up to kLoad bytes from each group of four pixels.
+void width_rows(const std::array<const uint8_t*, kRowsAtOnce>& in, const AxisWeights& axis,
+                const std::array<uint8_t*, kRowsAtOnce>& out) {
+  const __m256i half = _mm256_zextsi128_si256(_mm_set1_epi32(1 << (axis.precision - 1)));
   for (int x = 0; x < axis.outputs; ++x) {
     const int16_t* weights = axis.of(x);
     const int64_t begin = int64_t{3} * axis.first[x];
-    __m256i sum[kRows] = {};
+    __m256i sums[kRowsAtOnce] = {half, half, half, half};
     for (int j = 0; j < axis.count[x]; j += 4) {
       const __m256i pairs = weight_pairs(weights + j);
-      for (int r = 0; r < kRows; ++r)
-        sum[r] = _mm256_add_epi32(sum[r], _mm256_madd_epi16(pixel_pairs(in[r] + begin + 3 * j), pairs));
+      for (int r = 0; r < kRowsAtOnce; ++r)
+        sums[r] = _mm256_add_epi32(sums[r], _mm256_madd_epi16(pixel_pairs(in[r] + begin + 3 * j), pairs));
     }
-    for (int r = 0; r < kRows; ++r) {
-      const uint32_t pixel = finish(sum[r], half, axis.precision);
-      std::memcpy(out[r] + 3 * x, &pixel, 3);
+    alignas(16) uint32_t pixels[kRowsAtOnce];
+    _mm_store_si128(reinterpret_cast<__m128i*>(pixels), finish(sums, axis.precision));
+    // Four bytes at once where the next pixel will overwrite the last of them.
+    if (x + 1 < axis.outputs) {
+      for (int r = 0; r < kRowsAtOnce; ++r) std::memcpy(out[r] + 3 * x, &pixels[r], 4);
+    } else {
+      for (int r = 0; r < kRowsAtOnce; ++r) std::memcpy(out[r] + 3 * x, &pixels[r], 3);
     }
   }
 }
@@ -71,17 +79,14 @@ void width_pass(const uint8_t* in, int in_width, int rows, const AxisWeights& ax
   const auto row_at = [&](int y) {
     return y < rows - padded ? in + y * in_stride : tail.data() + (y - (rows - padded)) * in_stride;
   };
-  for (int y = 0; y < rows;) {
-    const uint8_t* from[kRowsAtOnce];
-    uint8_t* to[kRowsAtOnce];
-    const int count = std::min(rows - y, kRowsAtOnce);
-    for (int r = 0; r < count; ++r) from[r] = row_at(y + r), to[r] = out + (y + r) * out_stride;
-    if (count == kRowsAtOnce) {
-      width_rows<kRowsAtOnce>(from, axis, to);
-    } else {
-      for (int r = 0; r < count; ++r) width_rows<1>(from + r, axis, to + r);
+  for (int y = 0; y < rows; y += kRowsAtOnce) {
+    std::array<const uint8_t*, kRowsAtOnce> from;
+    std::array<uint8_t*, kRowsAtOnce> to;
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      const int row = std::min(y + r, rows - 1);  // the last one again where there are not four
+      from[r] = row_at(row), to[r] = out + row * out_stride;
     }
-    y += count;
+    width_rows(from, axis, to);
   }
 }
 
