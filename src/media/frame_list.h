@@ -12,6 +12,9 @@ class FrameList {
  public:
   explicit FrameList(const VideoRule& rule) : rule_(rule) {}
 
+  // Whether so many frames of this size, resized, are within the rule.
+  static Status check(ImageSize resized, int64_t frames, const VideoRule& rule);
+
   Status add(const Image& frame);
   int64_t size() const { return static_cast<int64_t>(video_.frames.size()); }
   Video take() && { return std::move(video_); }

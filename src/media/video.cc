@@ -46,6 +46,13 @@ std::string seconds_text(double seconds) {
   return strf("{:.1f}", seconds);
 }
 
+Status FrameList::check(ImageSize resized, int64_t frames, const VideoRule& rule) {
+  if (resized.pixels() * frames <= rule.max_pixels) return Ok{};
+  return Error{Errc::kInvalidArgument,
+               strf("{} frames of {} x {} pixels are too many: {} pixels in all is the limit", frames,
+                    resized.width, resized.height, rule.max_pixels)};
+}
+
 Status FrameList::add(const Image& frame) {
   const size_t index = video_.frames.size();
   if (index == 0) {
@@ -55,11 +62,7 @@ Status FrameList::add(const Image& frame) {
     return Error{Errc::kInvalidArgument, strf("frame {} has {} x {} pixels, frame 0 {} x {}", index,
                                               frame.width, frame.height, source_.width, source_.height)};
   }
-  const int64_t pixels = size_.pixels() * static_cast<int64_t>(index + 1);
-  if (pixels > rule_.max_pixels)
-    return Error{Errc::kInvalidArgument,
-                 strf("{} frames of {} x {} pixels are too many: {} pixels in all is the limit", index + 1,
-                      size_.width, size_.height, rule_.max_pixels)};
+  SPARROW_TRY(check(size_, size() + 1, rule_));
   resize_bicubic(frame, size_, video_.frames.emplace_back());
   return Ok{};
 }

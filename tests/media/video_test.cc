@@ -164,6 +164,9 @@ TEST_F(Ffmpeg, LimitsHold) {
   EXPECT_NE(refused([](VideoLimits& l) { l.max_source_frames = 99; }), "");
   EXPECT_NE(refused([](VideoLimits& l) { l.time = {}; }).find("0 ms"), std::string::npos);
   EXPECT_NE(refused([](VideoLimits& l) { l.memory = 1 << 20; }), "");
+  const auto large = video_of_file(bytes_of(file), {.max_pixels = 5 * 308 * 252 - 1}, kPatient);
+  ASSERT_FALSE(large.ok());
+  EXPECT_NE(large.error().message.find("5 frames of"), std::string::npos) << large.error().message;
   EXPECT_NE(video_of_file(bytes_of(file.substr(0, file.size() / 2)), {}, kPatient).error().message, "");
 }
 

@@ -168,6 +168,9 @@ Result<Video> video_of_file(std::span<const std::byte> file, const VideoRule& ru
   const std::vector<std::string> arguments = command(*program, container, limits);
   const PacketList packets = SPARROW_TRY(list_packets(arguments, file, limits));
   const std::vector<int64_t> indices = sample_frames(packets.count, packets.fps, rule.fps, rule.max_frames);
+  // Sides may be swapped later, where the video says that it is turned: the area is the same.
+  const ImageSize size = SPARROW_TRY(smart_resize(packets.height, packets.width, rule.frame));
+  SPARROW_TRY(FrameList::check(size, static_cast<int64_t>(indices.size()), rule));
   FrameList frames(rule);
   SPARROW_TRY(decode_frames(arguments, file, limits, indices, frames));
   if (frames.size() == 0) return Error{Errc::kCorrupt, "no frame of the video can be decoded"};
