@@ -9,7 +9,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -65,26 +64,25 @@ Fault set_limits(const Confinement& limits) {
   return std::nullopt;
 }
 
-// A server that runs as root need not have a decoder that does.
-Fault drop_capabilities() {
-  if (::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) != 0) return fault("PR_CAP_AMBIENT");
-  __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
-  std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> none{};
-  if (::syscall(SYS_capset, &header, none.data()) != 0) return fault("capset");
-  return std::nullopt;
-}
-
 }  // namespace
+
+bool drop_privileges() {
+  __user_cap_header_struct header{.version = _LINUX_CAPABILITY_VERSION_3, .pid = 0};
+  __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {};
+  return ::prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0) == 0 &&
+         ::syscall(SYS_capset, &header, none) == 0 && ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0;
+}
 
 std::optional<ConfineFault> confine(const Confinement& limits) {
   offer_to_the_oom_killer();
   if (const Fault found = set_limits(limits)) return found;
-  if (const Fault found = drop_capabilities()) return found;
+  if (!drop_privileges()) return fault("capabilities");
   // Other processes of the same user can neither trace it nor read its memory.
   if (::prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0) return fault("PR_SET_DUMPABLE");
   if (::prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) != 0) return fault("PR_SET_PDEATHSIG");
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0) return fault("PR_SET_NO_NEW_PRIVS");
-  if (!install_syscall_filter(limits.socket)) return fault("seccomp");
+  const SyscallFilter filter =
+      kConfinedStrictly ? SyscallFilter::of_worker(limits.socket) : SyscallFilter::of_sanitized_worker();
+  if (!filter.install()) return fault("seccomp");
   return std::nullopt;
 }
 

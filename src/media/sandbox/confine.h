@@ -22,6 +22,10 @@ struct ConfineFault {
 // Descriptors that others left open are closed by whoever starts the process. Call it on the only thread.
 std::optional<ConfineFault> confine(const Confinement& limits);
 
+// No capabilities, and no way to get any: a server that runs as root need not have a decoder that does. Makes
+// system calls only. False: errno says why.
+bool drop_privileges();
+
 // Sanitizers read files, start threads and map terabytes. Built with one, a worker may do all that; it still
 // has no network and starts no program.
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
