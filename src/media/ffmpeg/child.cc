@@ -3,12 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/audit.h>
-#include <linux/filter.h>
-#include <linux/seccomp.h>
 #include <poll.h>
 #include <signal.h>
-#include <stddef.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -21,7 +17,9 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "base/files/fd.h"
 #include "base/strf.h"
+#include "media/sandbox/program_rules.h"
 
 namespace sparrow {
 namespace {
@@ -31,31 +29,18 @@ using Clock = std::chrono::steady_clock;
 constexpr int kCannotLimit = 125, kCannotStart = 126;  // exit codes of a child that never was the program
 constexpr size_t kMaxComplaint = 400;
 
-class Fd {
- public:
-  explicit Fd(int fd = -1) : fd_(fd) {}
-  ~Fd() { reset(); }
-  Fd(const Fd&) = delete;
-  Fd& operator=(const Fd&) = delete;
-  int get() const { return fd_; }
-  void reset(int fd = -1) {
-    if (fd_ >= 0) close(fd_);
-    fd_ = fd;
-  }
-  // Out of the way of 0 to 3, which the child's own become.
-  void lift() { reset(fcntl(fd_, F_DUPFD_CLOEXEC, 10)); }
-
- private:
-  int fd_;
-};
+// Out of the way of 0 to 3, which the child's own become.
+Fd lifted(int fd) {
+  const Fd low(fd);
+  return Fd(fcntl(fd, F_DUPFD_CLOEXEC, 10));
+}
 
 struct Pipe {
   Fd read_end, write_end;
   bool open() {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC) != 0) return false;
-    read_end.reset(ends[0]), write_end.reset(ends[1]);
-    read_end.lift(), write_end.lift();
+    read_end = lifted(ends[0]), write_end = lifted(ends[1]);
     return read_end.get() >= 0 && write_end.get() >= 0 && fcntl(read_end.get(), F_SETFL, O_NONBLOCK) == 0;
   }
 };
@@ -66,33 +51,8 @@ struct Launch {
   char* const* arguments;
   int input, null, output, complaints;
   rlim_t memory, seconds;
+  const ProgramRules* rules;
 };
-
-#if defined(__x86_64__)
-constexpr uint32_t kArch = AUDIT_ARCH_X86_64;
-#elif defined(__aarch64__)
-constexpr uint32_t kArch = AUDIT_ARCH_AARCH64;
-#endif
-
-bool forbid_sockets() {
-  constexpr uint32_t kRefuse = SECCOMP_RET_ERRNO | EACCES;
-  sock_filter code[] = {
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, arch)),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, kArch, 1, 0),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
-      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
-      BPF_JUMP(BPF_JMP | BPF_JGE | BPF_K, 0x40000000, 5, 0),  // x32's numbers for the same calls
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_socket, 4, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_io_uring_setup, 3, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_ptrace, 2, 0),
-      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_process_vm_readv, 1, 0),
-      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
-      BPF_STMT(BPF_RET | BPF_K, kRefuse),
-  };
-  const sock_fprog program{.len = sizeof(code) / sizeof(code[0]), .filter = code};
-  return prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
-         prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) == 0;
-}
 
 bool limit(decltype(RLIMIT_AS) resource, rlim_t value) {
   const rlimit both{value, value};
@@ -102,12 +62,12 @@ bool limit(decltype(RLIMIT_AS) resource, rlim_t value) {
 [[noreturn]] void become_program(const Launch& launch) {
   static constexpr const char* kEnvironment[] = {"PATH=/usr/bin:/bin", "LC_ALL=C", "AV_LOG_FORCE_NOCOLOR=1",
                                                  nullptr};
-  const bool ready = prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && dup2(launch.null, 0) == 0 &&
-                     dup2(launch.output, 1) == 1 && dup2(launch.complaints, 2) == 2 &&
-                     dup2(launch.input, 3) == 3 && syscall(SYS_close_range, 4, ~0u, 0) == 0 &&
-                     limit(RLIMIT_AS, launch.memory) && limit(RLIMIT_CPU, launch.seconds) &&
-                     limit(RLIMIT_FSIZE, 0) && limit(RLIMIT_CORE, 0) && limit(RLIMIT_NOFILE, 64) &&
-                     forbid_sockets();
+  const bool ready = launch.rules->apply() && prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 &&
+                     dup2(launch.null, 0) == 0 && dup2(launch.output, 1) == 1 &&
+                     dup2(launch.complaints, 2) == 2 && dup2(launch.input, 3) == 3 &&
+                     syscall(SYS_close_range, 4, ~0u, 0) == 0 && limit(RLIMIT_AS, launch.memory) &&
+                     limit(RLIMIT_CPU, launch.seconds) && limit(RLIMIT_FSIZE, 0) && limit(RLIMIT_CORE, 0) &&
+                     limit(RLIMIT_NOFILE, 64);
   if (!ready) _exit(kCannotLimit);
   execve(launch.program, launch.arguments, const_cast<char* const*>(kEnvironment));
   _exit(kCannotStart);
@@ -131,9 +91,8 @@ Error system_error(const char* what) {
 
 // A file in memory that holds the input.
 Status write_input(Fd& fd, std::span<const std::byte> input) {
-  fd.reset(memfd_create("sparrow-media", MFD_CLOEXEC));
-  if (fd.get() < 0) return system_error("memfd_create");
-  fd.lift();
+  fd = lifted(memfd_create("sparrow-media", MFD_CLOEXEC));
+  if (!fd) return system_error("memfd_create");
   for (size_t done = 0; done < input.size();) {
     const ssize_t count = write(fd.get(), input.data() + done, input.size() - done);
     if (count < 0 && errno == EINTR) continue;
@@ -267,15 +226,15 @@ std::optional<std::string> find_program(const std::string& name) {
 
 Status run_child(const std::vector<std::string>& arguments, std::span<const std::byte> input,
                  const ChildLimits& limits, const TakeOutput& take) {
-  Fd input_fd, null(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  Fd input_fd;
+  const Fd null = lifted(open("/dev/null", O_RDONLY | O_CLOEXEC));
   SPARROW_TRY(write_input(input_fd, input));
-  null.lift();
   Pipe output, complaints;
-  if (null.get() < 0 || input_fd.get() < 0 || !output.open() || !complaints.open())
-    return system_error("pipes for ffmpeg");
+  if (!null || !output.open() || !complaints.open()) return system_error("pipes for ffmpeg");
   std::vector<char*> argv;
   for (const std::string& argument : arguments) argv.push_back(const_cast<char*>(argument.c_str()));
   argv.push_back(nullptr);
+  const ProgramRules rules(arguments[0]);
   const Launch launch{.program = arguments[0].c_str(),
                       .arguments = argv.data(),
                       .input = input_fd.get(),
@@ -283,11 +242,12 @@ Status run_child(const std::vector<std::string>& arguments, std::span<const std:
                       .output = output.write_end.get(),
                       .complaints = complaints.write_end.get(),
                       .memory = limits.memory,
-                      .seconds = static_cast<rlim_t>(limits.time.count() / 1000 + 1)};
+                      .seconds = static_cast<rlim_t>(limits.time.count() / 1000 + 1),
+                      .rules = &rules};
   const pid_t pid = start(launch);
   if (pid < 0) return system_error("vfork");
   Child child(pid);
-  output.write_end.reset(), complaints.write_end.reset();
+  output.write_end = Fd(), complaints.write_end = Fd();
   Reader reader(output, complaints, limits, take);
   SPARROW_TRY(reader.read_all());
   const auto status = child.wait_until(reader.deadline());

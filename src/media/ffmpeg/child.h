@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A program that reads one foreign file, in a process that can do little else: no sockets, no files to write,
-// memory and time limited, gone when its caller is.
+// A program that reads one foreign file, in a process that can do little else: ProgramRules, memory and time
+// limited, gone when its caller is.
 #pragma once
 
 #include <chrono>

@@ -38,12 +38,14 @@ bool allow_reading(int rules, const std::string& path) {
   return ::syscall(SYS_landlock_add_rule, rules, LANDLOCK_RULE_PATH_BENEATH, &rule, 0) == 0;
 }
 
-// /opt/ffmpeg for /opt/ffmpeg/bin/ffmpeg: a program that was put elsewhere with its libraries.
+// A program that was put elsewhere: /opt/ffmpeg for /opt/ffmpeg/bin/ffmpeg, which may have its libraries
+// there, else the file alone.
 std::string home_of(const std::string& program) {
   std::error_code failed;
   const std::filesystem::path real = std::filesystem::canonical(program, failed);
-  const std::filesystem::path home = real.parent_path().parent_path();
-  return failed || home == home.root_path() ? program : home.string();
+  if (failed) return program;
+  const std::filesystem::path folder = real.parent_path();
+  return folder.filename() == "bin" ? folder.parent_path().string() : real.string();
 }
 
 // An empty Fd: this kernel cannot.
