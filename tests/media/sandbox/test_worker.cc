@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "media/picture/picture_work.h"
 #include "media/sandbox/wire.h"
 #include "media/sandbox/worker.h"
 
@@ -149,8 +150,8 @@ Result<size_t> work(std::span<const std::byte> options, std::span<const std::byt
 
 }  // namespace
 
-int main(int argc, char**) {
-  if (argc > 1) return 1;  // a program that does not start
+int main(int argc, char** argv) {
+  if (argc > 1) return std::string_view(argv[1]) == "pictures" ? run_media_worker(decode_picture) : 1;
   start_report = what_is_there();
   deeds();
   return sparrow::run_media_worker(work);
