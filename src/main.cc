@@ -61,6 +61,8 @@ Result<int> exit_code(const Result<int>& code) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  // First of all: a worker has no use for what is set up below.
+  if (cli::is_media_worker(argc, argv)) return cli::run_as_media_worker();
   report_mapping_faults(kExitBadInput);
   const auto parsed = cli::parse_args(argc, argv);
   if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;

@@ -99,6 +99,12 @@ struct DebugTextOptions {
 };
 Status run_debug_text(const DebugTextOptions& options);
 
+// The command that the server starts itself for pictures (media/sandbox/media_workers.h). It is in no help
+// text: it reads from a descriptor that nobody else gives it.
+inline constexpr const char* kMediaWorkerCommand = "media-worker";
+bool is_media_worker(int argc, const char* const* argv);
+int run_as_media_worker();
+
 using Command = std::variant<GenerateOptions, TraceOptions, MakeModelOptions, BenchEngineOptions,
                              TokenizeOptions, DebugTextOptions, ServeOptions, ChatOptions, PlanCommandOptions,
                              DoctorOptions, BenchStepOptions, QuantizeOptions>;

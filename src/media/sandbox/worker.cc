@@ -2,6 +2,7 @@
 #include "media/sandbox/worker.h"
 
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,6 +35,13 @@ bool send(const Message& message) {
   do size = ::write(kWorkerSocket, &message, sizeof message);
   while (size < 0 && errno == EINTR);
   return size == static_cast<ssize_t>(sizeof message);
+}
+
+// Whoever starts it by hand has another descriptor there, or none.
+bool has_server() {
+  int type = 0;
+  socklen_t size = sizeof type;
+  return ::getsockopt(kWorkerSocket, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_SEQPACKET;
 }
 
 WorkerHello hello_after(const std::optional<ConfineFault>& fault) {
@@ -77,7 +85,7 @@ ReplyMessage do_job(const MediaWork& work, const JobMessage& job, const WorkerSe
 
 int run_media_worker(const MediaWork& work) {
   WorkerSetup setup;
-  if (!receive(setup)) return kExitNoServer;
+  if (!has_server() || !receive(setup)) return kExitNoServer;
   void* const memory = ::mmap(nullptr, setup.shared_bytes(), PROT_READ | PROT_WRITE,
                               MAP_SHARED | MAP_NORESERVE, kWorkerMemory, 0);
   std::optional<ConfineFault> fault;

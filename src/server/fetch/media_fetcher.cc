@@ -88,7 +88,7 @@ void MediaFetcher::cancel(uint64_t id) {
     for (const auto& [running, cancelled] : running_)
       if (running == id) cancelled->store(true, std::memory_order_relaxed);
   }
-  if (waiting) finish(std::move(*waiting), cancelled_error());
+  if (waiting) finish(*waiting, cancelled_error());
 }
 
 void MediaFetcher::run() {
@@ -106,7 +106,7 @@ void MediaFetcher::run() {
       const std::lock_guard lock(mutex_);
       std::erase_if(running_, [&](const auto& entry) { return entry.first == fetch->id; });
     }
-    finish(std::move(*fetch), std::move(result));
+    finish(*fetch, std::move(result));
   }
 }
 
@@ -115,7 +115,7 @@ Result<MediaBytes> MediaFetcher::get(const Fetch& fetch) const {
   return local_->read(SPARROW_TRY(path_of_file_url(fetch.url)), max_bytes_);
 }
 
-void MediaFetcher::finish(Fetch fetch, Result<MediaBytes> result) {
+void MediaFetcher::finish(const Fetch& fetch, Result<MediaBytes> result) {
   {
     const std::lock_guard lock(mutex_);
     queue_.release(fetch.key, 0);

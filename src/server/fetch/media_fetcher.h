@@ -59,7 +59,7 @@ class MediaFetcher {
   Status check_kind(const std::string& url) const;
   void run();
   Result<MediaBytes> get(const Fetch& fetch) const;
-  void finish(Fetch fetch, Result<MediaBytes> result);
+  void finish(const Fetch& fetch, Result<MediaBytes> result);
 
   const size_t max_bytes_;
   std::unique_ptr<WebFetch> web_;    // nullptr: off
