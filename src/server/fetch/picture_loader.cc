@@ -1,0 +1,164 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/fetch/picture_loader.h"
+
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "base/strf.h"
+#include "media/source/data_url.h"
+
+namespace sparrow {
+
+// What the calls of a load share. Those that come after its end find `done` empty.
+class PictureLoad {
+ public:
+  struct State {
+    MediaWorkers& workers;
+    MediaFetcher& fetcher;
+    const DecodeLimits limits;
+    const std::string key;
+    const std::vector<PictureSource> sources;  // without their bytes
+    std::mutex mutex;
+    PictureLoader::Done done;
+    std::vector<std::optional<Image>> images;
+    std::vector<uint64_t> fetches, decodes;  // that have begun
+    size_t left;
+
+    // One picture is there, or has failed. The last one, and the first that fails, end the load.
+    void take(size_t place, Result<Image> image) {
+      PictureLoader::Done call;
+      std::optional<Error> error;
+      {
+        const std::lock_guard lock(mutex);
+        if (!done) return;
+        if (image.ok())
+          images[place] = std::move(image).value();
+        else
+          error = Error{image.error().code, image.error().message, sources[place].field};
+        if (!error && --left > 0) return;
+        call = std::exchange(done, nullptr);
+      }
+      if (error) {
+        cancel_all();
+        return call(*error);
+      }
+      std::vector<Image> all;
+      for (std::optional<Image>& one : images) all.push_back(std::move(*one));
+      call(std::move(all));
+    }
+
+    void cancel_all() {
+      std::vector<uint64_t> fetching, decoding;
+      {
+        const std::lock_guard lock(mutex);
+        fetching.swap(fetches), decoding.swap(decodes);
+      }
+      for (const uint64_t id : fetching) fetcher.cancel(id);
+      for (const uint64_t id : decoding) workers.cancel(id);
+    }
+  };
+
+  explicit PictureLoad(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  ~PictureLoad() {
+    {
+      const std::lock_guard lock(state_->mutex);
+      state_->done = nullptr;
+    }
+    state_->cancel_all();
+  }
+  PictureLoad(const PictureLoad&) = delete;
+  PictureLoad& operator=(const PictureLoad&) = delete;
+
+ private:
+  std::shared_ptr<State> state_;
+};
+
+namespace {
+
+using State = PictureLoad::State;
+
+// The file is there: on to a worker.
+Status decode(const std::shared_ptr<State>& state, size_t place, MediaBytes file) {
+  const uint64_t id =
+      SPARROW_TRY(PictureDecoder(state->workers, state->limits)
+                      .submit(state->key, std::move(file), state->sources[place].rule,
+                              [state, place](Result<Image> image) { state->take(place, std::move(image)); }));
+  {
+    const std::lock_guard lock(state->mutex);
+    if (state->done) {
+      state->decodes.push_back(id);
+      return Ok{};
+    }
+  }
+  state->workers.cancel(id);  // the load has ended meanwhile
+  return Ok{};
+}
+
+Status fetch(const std::shared_ptr<State>& state, size_t place, const std::string& url) {
+  const auto fetched = [state, place](Result<MediaBytes> file) {
+    if (!file.ok()) return state->take(place, file.error());
+    const Status begun = decode(state, place, std::move(file).value());
+    if (!begun.ok()) state->take(place, begun.error());
+  };
+  const uint64_t id = SPARROW_TRY(state->fetcher.submit(state->key, url, fetched));
+  const std::lock_guard lock(state->mutex);
+  state->fetches.push_back(id);
+  return Ok{};
+}
+
+// The bytes that came with the request; nullopt: they are elsewhere.
+Result<std::optional<MediaBytes>> own_bytes(PictureSource& source, size_t max_bytes) {
+  if (auto* const bytes = std::get_if<MediaBytes>(&source.from)) return std::optional(std::move(*bytes));
+  const std::string& url = std::get<std::string>(source.from);
+  if (!is_data_url(url)) return std::optional<MediaBytes>();
+  return std::optional(SPARROW_TRY(decode_data_url(url, max_bytes)).bytes);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<PictureLoad>> PictureLoader::load(const std::string& key,
+                                                         std::vector<PictureSource> sources,
+                                                         Done done) const {
+  if (sources.empty() || std::ssize(sources) > limits_.pictures)
+    return Error{Errc::kInvalidArgument,
+                 strf("{} pictures; at most {} are allowed", sources.size(), limits_.pictures)};
+  const auto named = [&](size_t place, const Error& error) {
+    return Error{error.code, error.message, sources[place].field};
+  };
+  std::vector<std::optional<MediaBytes>> files;
+  std::vector<std::string> urls;
+  size_t bytes = 0;
+  for (size_t i = 0; i < sources.size(); ++i) {
+    Result<std::optional<MediaBytes>> own = own_bytes(sources[i], limits_.decode.max_bytes);
+    if (!own.ok()) return named(i, own.error());
+    bytes += own.value() ? own.value()->size() : 0;
+    if (bytes > limits_.all_bytes)
+      return named(i, {Errc::kInvalidArgument,
+                       strf("pictures of more than {} bytes in one request", limits_.all_bytes)});
+    urls.push_back(own.value() ? "" : std::get<std::string>(sources[i].from));
+    files.push_back(std::move(*own));
+    sources[i].from = MediaBytes();
+  }
+  const size_t count = sources.size();
+  const std::shared_ptr<State> state(new State{.workers = workers_,
+                                               .fetcher = fetcher_,
+                                               .limits = limits_.decode,
+                                               .key = key,
+                                               .sources = std::move(sources),
+                                               .done = std::move(done),
+                                               .images = std::vector<std::optional<Image>>(count),
+                                               .left = count});
+  auto load = std::make_shared<PictureLoad>(state);
+  for (size_t i = 0; i < count; ++i) {
+    const Status begun = files[i] ? decode(state, i, std::move(*files[i])) : fetch(state, i, urls[i]);
+    if (begun.ok()) continue;
+    const std::lock_guard lock(state->mutex);
+    if (!state->done) return load;  // an earlier picture has failed by now, and said so
+    state->done = nullptr;          // the load goes, and with it what has begun
+    return Error{begun.error().code, begun.error().message, state->sources[i].field};
+  }
+  return load;
+}
+
+}  // namespace sparrow

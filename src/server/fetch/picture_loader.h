@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+// PictureLoader: the pictures of one request, from wherever they are to pixels in the size that the model
+// sees; all at the same time. The first one that fails ends the others.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "base/result.h"
+#include "media/image.h"
+#include "media/media_bytes.h"
+#include "media/picture/picture_decoder.h"
+#include "media/resize.h"
+#include "server/fetch/media_fetcher.h"
+
+namespace sparrow {
+
+struct PictureSource {
+  std::variant<std::string, MediaBytes> from;  // a URL of any kind, or the file itself
+  SizeRule rule;
+  std::string field;  // of the request: errors name it
+};
+
+struct PictureLimits {
+  int pictures = 8;                      // of a request
+  size_t all_bytes = size_t{128} << 20;  // of their files together, as far as they came with the request
+  DecodeLimits decode;                   // of each
+};
+
+// Pictures on their way. Destroyed: nobody waits for them any more.
+class PictureLoad;
+
+class PictureLoader {
+ public:
+  // Both outlive the loader, and all that it has begun.
+  PictureLoader(MediaWorkers& workers, MediaFetcher& fetcher, const PictureLimits& limits)
+      : workers_(workers), fetcher_(fetcher), limits_(limits) {}
+
+  using Done = std::function<void(Result<std::vector<Image>>)>;
+  // Any thread. Data URLs are decoded here. Errors at once: too many, a source that is refused, full queues
+  // (kBusy). Else `done` is called once, on a thread of workers or fetcher, unless the load is destroyed
+  // before. It must not wait, nor throw, nor destroy the load, and owns what it touches: it may run while the
+  // load is being destroyed.
+  Result<std::shared_ptr<PictureLoad>> load(const std::string& key, std::vector<PictureSource> sources,
+                                            Done done) const;
+
+ private:
+  MediaWorkers& workers_;
+  MediaFetcher& fetcher_;
+  const PictureLimits limits_;
+};
+
+}  // namespace sparrow

@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+// Pictures of a request from all sources at once.
+#include "server/fetch/picture_loader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <future>
+
+#include "base/strf.h"
+#include "media/prepare.h"
+#include "support/server/fake_server.h"
+
+namespace sparrow {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using test::FakeServer;
+using testing::HasSubstr;
+
+const fs::path kImages = fs::path(SPARROW_GOLDEN_DIR) / "vision/images";
+
+std::string file_text(const char* name) {
+  std::ifstream file(kImages / name, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+MediaBytes file_bytes(const char* name) {
+  const std::string text = file_text(name);
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+constexpr const char* kOnePixel =
+    "data:image/"
+    "png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+"
+    "M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==";
+
+class PictureLoaderTest : public testing::Test {
+ protected:
+  // A server that has one picture, and says nothing at /silent.
+  PictureLoaderTest()
+      : server_([](const FakeServer::Request& request, const FakeServer::Peer& peer) {
+          if (request.line.find("/silent") != std::string::npos) return peer.wait_until_gone();
+          peer.send(test::http_answer("200 OK", file_text("square.png"), "image/png"));
+        }) {
+    MediaWorkersOptions workers = picture_worker_options(limits_.decode, {}, 2);
+    workers.command = {.program = SPARROW_MEDIA_TEST_WORKER, .arguments = {"pictures"}};
+    workers.start_time = 600s;
+    workers_ = MediaWorkers::start(workers).value();
+    MediaFetcherOptions fetcher;
+    fetcher.local_path = fs::canonical(kImages).string();
+    fetcher.web.domains = AllowedDomains::parse({"a.test"}).value();
+    fetcher.web.ports = {static_cast<uint16_t>(server_.port())};
+    fetcher.web.time_limit = 600s;
+    fetcher.web.is_allowed_address = [](const IpAddress&) { return true; };
+    fetcher.web.resolve = [](const std::string&) -> Result<std::vector<IpAddress>> {
+      return std::vector<IpAddress>{*IpAddress::parse("127.0.0.1")};
+    };
+    fetcher_ = MediaFetcher::start(fetcher).value();
+  }
+
+  std::string url(const char* path) const { return strf("http://a.test:{}{}", server_.port(), path); }
+  static std::string file_url(const char* name) {
+    return "file://" + (fs::canonical(kImages) / name).string();
+  }
+
+  // Waits for the end.
+  Result<std::vector<Image>> load(std::vector<PictureSource> sources) {
+    auto promise = std::make_shared<std::promise<Result<std::vector<Image>>>>();
+    const auto load =
+        PictureLoader(*workers_, *fetcher_, limits_).load("key", std::move(sources), [promise](auto images) {
+          promise->set_value(std::move(images));
+        });
+    if (!load.ok()) return load.error();
+    return promise->get_future().get();
+  }
+
+  PictureLimits limits_;
+  FakeServer server_;
+  std::unique_ptr<MediaWorkers> workers_;
+  std::unique_ptr<MediaFetcher> fetcher_;
+};
+
+TEST_F(PictureLoaderTest, TakesPicturesFromEverywhereInTheirOrder) {
+  const auto images = load({{.from = kOnePixel},
+                            {.from = url("/square.png")},
+                            {.from = file_url("progressive.jpg")},
+                            {.from = file_bytes("webp.webp")}});
+  ASSERT_TRUE(images.ok()) << images.error().message;
+  ASSERT_EQ(images->size(), 4u);
+  const auto size_of = [](const Image& image) {
+    return ImageSize{.height = image.height, .width = image.width};
+  };
+  EXPECT_EQ(size_of(images.value()[0]), (ImageSize{.height = 56, .width = 56}));
+  const char* const names[] = {"", "square.png", "progressive.jpg", "webp.webp"};
+  for (size_t i = 1; i < 4; ++i)
+    EXPECT_EQ(size_of(images.value()[i]), planned_size(file_bytes(names[i]), {}, {}).value()) << names[i];
+}
+
+TEST_F(PictureLoaderTest, TheFirstThatFailsEndsTheOthers) {
+  const auto images = load({{.from = url("/silent"), .field = "messages[0]"},  // would never end
+                            {.from = file_url("none.png"), .field = "messages[1]"}});
+  ASSERT_FALSE(images.ok());
+  EXPECT_THAT(images.error().message, HasSubstr("is not a file below"));
+  EXPECT_EQ(images.error().field, "messages[1]");
+}
+
+TEST_F(PictureLoaderTest, RefusesAtOnceWhatItCan) {
+  const auto refusal = [&](std::vector<PictureSource> sources) {
+    const auto images = load(std::move(sources));
+    return images.ok() ? "" : strf("{}: {}", images.error().field, images.error().message);
+  };
+  EXPECT_THAT(refusal({}), HasSubstr("0 pictures"));
+  EXPECT_THAT(refusal(std::vector<PictureSource>(9, {.from = kOnePixel})),
+              HasSubstr("9 pictures; at most 8"));
+  EXPECT_THAT(refusal({{.from = kOnePixel}, {.from = "data:image/png;base64,x", .field = "f"}}),
+              HasSubstr("f: base64"));
+  EXPECT_THAT(refusal({{.from = "ftp://a.test/", .field = "f"}}), HasSubstr("f: URL ftp://a.test/: neither"));
+  EXPECT_THAT(refusal({{.from = MediaBytes(10), .field = "f"}}), testing::StartsWith("f: "));
+  limits_.all_bytes = 100;
+  EXPECT_THAT(refusal({{.from = kOnePixel}, {.from = kOnePixel, .field = "f"}}),
+              HasSubstr("f: pictures of more than 100"));
+}
+
+TEST_F(PictureLoaderTest, ALoadThatIsDestroyedEndsWhatItBegan) {
+  std::vector<PictureSource> sources{{.from = url("/silent")}, {.from = kOnePixel}};
+  auto load = PictureLoader(*workers_, *fetcher_, limits_).load("key", std::move(sources), [](const auto&) {
+    ADD_FAILURE() << "one of the two never comes";
+  });
+  ASSERT_TRUE(load.ok()) << load.error().message;
+  load.value().reset();
+  server_.wait_for_answers(server_.requests().size());  // the fetch, if it had begun, is gone
+}
+
+}  // namespace
+}  // namespace sparrow
