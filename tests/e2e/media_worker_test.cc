@@ -24,7 +24,7 @@ TEST(MediaWorkerCommand, DecodesEveryFormat) {
   const DecodeLimits limits;
   MediaWorkersOptions options = picture_worker_options(limits, {}, 2);
   options.command = {.program = SPARROW_BINARY, .arguments = {cli::kMediaWorkerCommand}};
-  options.start_time = std::chrono::minutes(10);
+  options.start_time = options.least_time = std::chrono::minutes(10);
   const auto workers = MediaWorkers::start(options);
   ASSERT_TRUE(workers.ok()) << workers.error().message;
   for (const char* name : {"square.png", "progressive.jpg", "webp.webp", "gif.gif"}) {

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kBytesPerPixel = 18, kMoreBytes = int64_t{128} << 20;
 constexpr size_t kOptionBytes = 64;
 
-// Ten times what it takes on a processor that the engine leaves alone.
+// Generous: a processor that has nothing else to do takes a small part of it.
 std::chrono::milliseconds time_for(int64_t pixels) {
   return std::chrono::milliseconds(1000 + pixels / 4000);
 }

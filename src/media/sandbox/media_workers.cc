@@ -200,8 +200,9 @@ void MediaWorkers::begin(Slot& slot, Running running) {
     slot.busy = {};
   }
   slot.owner = running.job.owner;
+  slot.time_limit = std::max(running.job.time_limit, options_.least_time);
   slot.began = Clock::now();
-  slot.deadline = slot.began + (slot.process->is_ready() ? running.job.time_limit : options_.start_time);
+  slot.deadline = slot.began + (slot.process->is_ready() ? slot.time_limit : options_.start_time);
   slot.running = std::move(running);
   MediaJob& job = slot.running->job;
   // One that is gone already says so when it is read.
@@ -230,8 +231,7 @@ void MediaWorkers::wait() {
 void MediaWorkers::look_at(Slot& slot) {
   const bool was_ready = slot.process->is_ready();
   std::optional<Result<MediaBytes>> outcome = slot.process->receive();
-  if (!was_ready && slot.process->is_ready() && slot.running)
-    slot.deadline = Clock::now() + slot.running->job.time_limit;
+  if (!was_ready && slot.process->is_ready() && slot.running) slot.deadline = Clock::now() + slot.time_limit;
   if (!outcome) return;
   slot.busy += Clock::now() - slot.began;
   if (slot.process->is_broken()) {
@@ -249,8 +249,7 @@ void MediaWorkers::end_late_jobs() {
     if (!slot.running || now < slot.deadline) continue;
     ++counts_.timed_out;
     slot.process.reset();
-    const int64_t limit = slot.running->job.time_limit.count();
-    finish(slot, Error{Errc::kCorrupt, strf("decoding took longer than {} ms", limit)});
+    finish(slot, Error{Errc::kCorrupt, strf("decoding took longer than {} ms", slot.time_limit.count())});
   }
 }
 

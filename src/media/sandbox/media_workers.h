@@ -30,6 +30,7 @@ struct MediaWorkersOptions {
   size_t max_output_bytes = size_t{64} << 20;  // of one job
   size_t memory_bytes = size_t{1} << 30;       // of one worker, beside these
   std::chrono::milliseconds start_time{30'000};
+  std::chrono::milliseconds least_time{0};  // that any job gets, whatever its own limit
   // Waiting and running.
   QueueLimits all{.items = 4096, .bytes = size_t{1} << 30};
   QueueLimits of_owner{.items = 1024, .bytes = size_t{256} << 20};
@@ -81,6 +82,7 @@ class MediaWorkers {
     std::optional<std::string> owner;  // whose bytes the process has seen; nullopt: nobody's
     Clock::duration busy{};
     std::optional<Running> running;
+    std::chrono::milliseconds time_limit{};
     Clock::time_point began, deadline;
   };
 

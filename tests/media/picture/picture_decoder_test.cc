@@ -51,7 +51,7 @@ class PictureDecoderTest : public testing::Test {
   PictureDecoderTest() {
     MediaWorkersOptions options = picture_worker_options(kLimits, {}, 2);
     options.command = {.program = SPARROW_MEDIA_TEST_WORKER, .arguments = {"pictures"}};
-    options.start_time = std::chrono::minutes(10);
+    options.start_time = options.least_time = std::chrono::minutes(10);
     auto workers = MediaWorkers::start(options);
     EXPECT_TRUE(workers.ok()) << workers.error().message;
     workers_ = std::move(workers).value();

@@ -48,7 +48,7 @@ class PictureLoaderTest : public testing::Test {
         }) {
     MediaWorkersOptions workers = picture_worker_options(limits_.decode, {}, 2);
     workers.command = {.program = SPARROW_MEDIA_TEST_WORKER, .arguments = {"pictures"}};
-    workers.start_time = 600s;
+    workers.start_time = workers.least_time = 600s;
     workers_ = MediaWorkers::start(workers).value();
     MediaFetcherOptions fetcher;
     fetcher.local_path = fs::canonical(kImages).string();
