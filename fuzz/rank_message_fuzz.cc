@@ -11,8 +11,14 @@ namespace {
 
 using namespace sparrow;
 
-constexpr CallLimits kLimits = {
-    .vocab_size = 1000, .num_blocks = 64, .num_groups = 2, .max_step_tokens = 512, .max_step_sequences = 16};
+constexpr CallLimits kLimits = {.vocab_size = 1000,
+                                .num_blocks = 64,
+                                .num_groups = 2,
+                                .max_step_tokens = 512,
+                                .max_step_sequences = 16,
+                                .feature_tokens = 32,
+                                .patch_numbers = 3,
+                                .merge_side = 2};
 
 bool within(int64_t value, int64_t end) {
   return 0 <= value && value < end;
@@ -26,6 +32,7 @@ void check(const Batch& batch) {
     SPARROW_CHECK(within(batch.slots[row], int64_t{kLimits.num_blocks} * kBlockTokens));
   }
   for (const int32_t row : batch.logit_rows) SPARROW_CHECK(within(row, batch.num_tokens()));
+  for (const int32_t row : batch.feature_rows) SPARROW_CHECK(within(row + 1, kLimits.feature_tokens + 1));
   for (int group = 0; group < kLimits.num_groups; ++group)
     (void)group_part(batch, group, kLimits.num_blocks / kLimits.num_groups);
 }
@@ -34,6 +41,11 @@ void check(const ReceivedCall& call) {
   if (call.call == Call::kRun) check(call.batch);
   if (call.call == Call::kStartDraws)
     for (const DrawRequest& draw : call.draws) SPARROW_CHECK(validate(draw.sample.params, 1000).ok());
+  if (call.call == Call::kEncode)
+    for (const EncodeJob& job : call.jobs) {
+      for (const int32_t row : job.rows) SPARROW_CHECK(within(row, kLimits.feature_tokens));
+      SPARROW_CHECK_EQ(job.grid.patches() * kLimits.patch_numbers, static_cast<int64_t>(job.patches.size()));
+    }
   if (call.call == Call::kCopyBlocks)
     for (const BlockCopy& copy : call.copies)
       SPARROW_CHECK(within(copy.from, kLimits.num_blocks) && within(copy.to, kLimits.num_blocks));

@@ -203,6 +203,12 @@ Result<VisionConfig> read_vision(const Json& top, const Json& vision, const Mode
                  strf("vision_config.hidden_size must be a multiple of num_attention_heads, "
                       "got {} and {}",
                       v.hidden_size, v.num_heads)};
+  constexpr int kMaxVisionHeadDim = 128;
+  if (v.hidden_size / v.num_heads > kMaxVisionHeadDim)
+    return Error{
+        Errc::kUnsupported,
+        strf("vision_config: heads of {} channels (hidden_size {} of {} heads); at most {} are computed here",
+             v.hidden_size / v.num_heads, v.hidden_size, v.num_heads, kMaxVisionHeadDim)};
   v.num_layers = SPARROW_TRY(read_size(vision, "num_hidden_layers", 32, kMaxLayers));
   v.intermediate_size = SPARROW_TRY(read_size(vision, "intermediate_size", 5120, kMaxIntermediate));
   v.num_channels = SPARROW_TRY(read_size(vision, "num_channels", 3, 16));

@@ -64,10 +64,13 @@ EngineCore::EngineCore(const ModelConfig& config, const EngineOptions& options,
                       .max_model_tokens = options.max_model_tokens,
                       .cache_tokens = runner_->info().cache_tokens,
                       .max_choices = options.max_step_sequences,
-                      .end_ids = config.eos_token_ids},
+                      .end_ids = config.eos_token_ids,
+                      .media = {.vision = runner_->info().feature_tokens > 0 ? config.vision : std::nullopt,
+                                .feature_tokens = runner_->info().feature_tokens}},
       run_ahead_(options.run_ahead.value_or(runner_->info().run_ahead)),
       bound_steps_(options.bound_steps.value_or(runner_->info().bound_steps)),
       scheduler_(runner_->info().num_blocks, scheduler_limits(options), options.block_order_seed),
+      features_(runner_->info().feature_tokens, options.max_step_patches),
       budget_(options.max_step_tokens) {}
 
 void EngineCore::add(RequestId id, Request request, std::shared_ptr<TokenChannel> channel,
@@ -82,27 +85,29 @@ void EngineCore::add(RequestId id, Request request, std::shared_ptr<TokenChannel
     r.end_ids.insert(r.end_ids.end(), request_limits_.end_ids.begin(), request_limits_.end_ids.end());
   r.outputs_left = request.num_outputs();
   std::vector<std::vector<int32_t>> prompts = std::move(request.prompts);
+  const std::vector<RequestMedium> media = std::move(request.media);
   r.request = std::move(request);
   requests_.emplace(id, std::move(active));
   ++num_queued_;
   ++stats_.requests;
   // The last prompt that is refused takes the request with it.
   for (size_t i = 0; i < prompts.size() && requests_.contains(id); ++i)
-    add_prompt(r, i, std::move(prompts[i]), now);
+    add_prompt(r, i,
+               {.prompt = std::move(prompts[i]),
+                .media = media_of(media, i, request_limits_.media.vision, r.request.salt)},
+               now);
 }
 
-void EngineCore::add_prompt(ActiveRequest& request, size_t prompt, std::vector<int32_t> ids,
-                            SchedulerTime now) {
+void EngineCore::add_prompt(ActiveRequest& request, size_t prompt, SequenceSpec spec, SchedulerTime now) {
   const Request& r = request.request;
-  stats_.prompt_tokens += static_cast<int64_t>(ids.size());
+  stats_.prompt_tokens += static_cast<int64_t>(spec.prompt.size());
   TokenCounts counts;
-  if (r.sampling.has_penalties()) counts.add_prompt(ids);
-  SequenceSpec spec{.prompt = std::move(ids),
-                    .num_choices = r.n,
-                    .priority = r.priority,
-                    .salt = r.salt,
-                    .score_prompt = r.prompt_logprobs.has_value(),
-                    .owner = request.id};
+  if (r.sampling.has_penalties()) counts.add_prompt(spec.prompt);
+  spec.num_choices = r.n;
+  spec.priority = r.priority;
+  spec.salt = r.salt;
+  spec.score_prompt = r.prompt_logprobs.has_value();
+  spec.owner = request.id;
   // A token is drawn even where none is wanted: the scheduler counts it.
   spec.max_total_tokens = static_cast<int64_t>(spec.prompt.size()) + std::max<int64_t>(r.max_tokens, 1);
   if (r.queue_timeout) spec.queue_deadline = now + *r.queue_timeout;
@@ -223,6 +228,7 @@ bool EngineCore::step(SchedulerTime now) {
   now_ = now;
   if (runner_failed()) return false;
   if (flight_.num_tokens == 0) {
+    encode_media();
     launched_ = std::chrono::steady_clock::now();
     if (bound_steps_) {
       step_tokens_ = budget_.tokens(/*shared=*/outputs_.size() > 1);
@@ -232,7 +238,7 @@ bool EngineCore::step(SchedulerTime now) {
     expire(plan);
     if (plan.slices.empty()) {
       scheduler_.commit({});
-      return false;
+      return !scheduler_.need_features().empty();  // which the next step begins with
     }
     launch(plan, flight_);
   }
@@ -249,10 +255,20 @@ bool EngineCore::step(SchedulerTime now) {
   return true;
 }
 
+void EngineCore::encode_media() {
+  const std::span<Sequence* const> sequences = scheduler_.need_features();
+  if (sequences.empty()) return;
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<EncodeJob> jobs = features_.plan(sequences);
+  if (jobs.empty()) return;
+  runner_->encode(jobs);
+  stats_.encode_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 void EngineCore::launch(const StepPlan& plan, Flight& flight) {
   start_requests(plan);
   runner_->copy_blocks(plan.copies);
-  fill_batch(plan.slices, batch_, scheduler_.num_groups());
+  fill_batch(plan.slices, batch_, scheduler_.num_groups(), &features_);
   runner_->run(batch_);
   score_prompts(plan);
   ask_for_draws(plan, flight);
@@ -348,6 +364,8 @@ EngineStats EngineCore::stats() const {
   stats.prefix_tokens_hit = s.prefix_tokens_hit;
   stats.preemptions = s.preemptions;
   stats.groups = s.groups;
+  stats.encoded_segments = features_.stats().encoded;
+  stats.encoded_patches = features_.stats().encoded_patches;
   return stats;
 }
 

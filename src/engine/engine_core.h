@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "base/result.h"
-#include "engine/engine_types.h"
 #include "engine/model_runner.h"
 #include "engine/request.h"
 #include "engine/schedule/scheduler.h"
@@ -102,8 +101,9 @@ class EngineCore {
 
   EngineCore(const ModelConfig& config, const EngineOptions& options, std::unique_ptr<ModelRunner> runner);
 
-  void add_prompt(ActiveRequest& request, size_t prompt, std::vector<int32_t> ids, SchedulerTime now);
+  void add_prompt(ActiveRequest& request, size_t prompt, SequenceSpec spec, SchedulerTime now);
   void expire(const StepPlan& plan);
+  void encode_media();
   bool runner_failed();  // then everything has ended
   void launch(const StepPlan& plan, Flight& flight);
   // Runs the step after `flight`, if that is known without its ids.
@@ -129,6 +129,7 @@ class EngineCore {
   const RequestLimits request_limits_;
   const bool run_ahead_, bound_steps_;
   Scheduler scheduler_;
+  FeatureStore features_;
   StepBudget budget_;
   int step_tokens_ = 0;  // what each group was given in the running step
   EngineStats stats_;

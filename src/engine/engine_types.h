@@ -21,8 +21,9 @@ namespace sparrow {
 
 // What a CPU alone is told.
 struct CpuOptions {
-  int threads = 0;            // 0: all the process may use
-  std::optional<CpuIsa> isa;  // default: the best that works here
+  int threads = 0;                 // 0: all the process may use
+  std::optional<CpuIsa> isa;       // default: the best that works here
+  int64_t feature_tokens = 16384;  // of images that are kept at a time, where the model has vision
 };
 
 // What a GPU alone is told.
@@ -49,6 +50,7 @@ struct EngineOptions {
   int64_t max_model_tokens = 0;     // of a prompt and its output together; 0: what the model was made for
   int max_step_tokens = 512;        // run in one step, by each data-parallel group
   int max_step_sequences = 256;     // running at the same time, likewise
+  int64_t max_step_patches = 4096;  // of images encoded before a step, but one image at least
   std::optional<bool> bound_steps;  // fewer tokens where a step would take too long; default: EngineInfo's
   bool prefix_caching = true;
   int max_queued_requests = 1024;  // that have not started; more are refused with Errc::kBusy
@@ -68,10 +70,11 @@ struct EngineInfo {
   size_t device_bytes = 0;           // of a GPU in all
   DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;  // of the cache
   size_t cache_bytes = 0;
-  int num_blocks = 0;        // of each data-parallel group
-  int64_t cache_tokens = 0;  // in them
-  bool run_ahead = false;    // a step that starts before the ids of the last are known gains time here
-  bool bound_steps = false;  // steps can take so long here that people wait for them
+  int num_blocks = 0;          // of each data-parallel group
+  int64_t cache_tokens = 0;    // in them
+  int64_t feature_tokens = 0;  // of images that are kept at a time; 0: it takes none
+  bool run_ahead = false;      // a step that starts before the ids of the last are known gains time here
+  bool bound_steps = false;    // steps can take so long here that people wait for them
   std::vector<std::string> warnings;  // a line each
 };
 
@@ -110,6 +113,8 @@ struct EngineStats {
   int64_t generated_tokens = 0;  // drawn
   int64_t prefix_tokens_queried = 0, prefix_tokens_hit = 0;
   int64_t preemptions = 0;
+  int64_t encoded_segments = 0, encoded_patches = 0;  // images, and runs of clips; what they had
+  double encode_seconds = 0;
   int64_t steps = 0;
   std::array<int64_t, kStepTokenBounds.size() + 1> steps_by_tokens{};  // the last: more than all bounds
   int64_t step_sequences = 0;                                          // summed over the steps

@@ -16,6 +16,7 @@
 #include "comm/control_link.h"
 #include "engine/cpu/sampler.h"
 #include "engine/engine_types.h"
+#include "engine/media/feature_store.h"
 #include "kv/block_pool.h"
 #include "model/text_model.h"
 
@@ -29,6 +30,10 @@ class ModelRunner {
 
   // Copies whole blocks, in this order.
   virtual void copy_blocks(std::span<const BlockCopy> copies) = 0;
+
+  // Fills rows of the feature memory, of which there are info().feature_tokens: a runner without any is never
+  // asked.
+  virtual void encode(std::span<const EncodeJob> jobs) { SPARROW_CHECK(jobs.empty()); }
 
   // Runs a step; it may still be under way when this returns. Its logits have one row for each of the batch's
   // logit rows, until the next call.

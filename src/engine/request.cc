@@ -99,7 +99,7 @@ Status validate(const Request& request, const RequestLimits& limits) {
   SPARROW_TRY(check_choice(request, limits));
   for (size_t i = 0; i < request.prompts.size(); ++i)
     SPARROW_TRY(check_prompt(request.prompts[i], i, request, limits));
-  return Ok{};
+  return validate(request.media, request.prompts, limits.media);
 }
 
 const char* name_of(FinishReason reason) {

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/media/request_media.h"
 #include "engine/sampling_params.h"
 #include "engine/schedule/wait_reason.h"
 #include "engine/token_constraint.h"
@@ -21,6 +22,7 @@ inline constexpr int kMaxTopLogprobs = 128;  // alternatives reported for a toke
 
 struct Request {
   std::vector<std::vector<int32_t>> prompts;  // one or several
+  std::vector<RequestMedium> media;           // of the prompts, in the order in which they stand there
   int n = 1;                                  // choices for each prompt
   SamplingParams sampling;
   int64_t max_tokens = 16;        // 0: run the prompt only
@@ -45,6 +47,7 @@ struct RequestLimits {
   int64_t cache_tokens = 0;       // that the cache can hold, all of it
   int max_choices = kMaxChoices;  // that can run at the same time
   std::vector<int32_t> end_ids;   // the model's
+  RequestMediaLimits media;
 };
 
 // Names the first field that makes no sense, and its value.

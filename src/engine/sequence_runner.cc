@@ -9,13 +9,24 @@
 namespace sparrow {
 
 SequenceRunner::SequenceRunner(std::unique_ptr<ModelRunner> runner, std::optional<uint64_t> block_order_seed)
-    : runner_(std::move(runner)), pool_(runner_->info().num_blocks, block_order_seed) {}
+    : runner_(std::move(runner)),
+      pool_(runner_->info().num_blocks, block_order_seed),
+      features_(runner_->info().feature_tokens, Sequence::kNoEnd) {}
 
 Status SequenceRunner::fill(std::span<const StepSlice> slices) {
   for (const StepSlice& slice : slices)
     if (!slice.sequence->blocks.reserve(slice.first + slice.num_tokens))
       return Error{Errc::kInvalidArgument, strf("the cache of {} blocks is full", pool_.num_blocks())};
-  fill_batch(slices, batch_);
+  for (const StepSlice& slice : slices) {
+    Sequence* const sequence = slice.sequence;
+    if (!sequence->needs_features()) continue;
+    runner_->encode(features_.plan({&sequence, 1}));
+    if (slice.first + slice.num_tokens > sequence->num_ready)
+      return Error{Errc::kInvalidArgument,
+                   strf("the images of these {} tokens do not fit into the {} that are kept",
+                        slice.num_tokens, runner_->info().feature_tokens)};
+  }
+  fill_batch(slices, batch_, 1, &features_);
   for (const StepSlice& slice : slices) slice.sequence->num_computed = slice.first + slice.num_tokens;
   return Ok{};
 }

@@ -20,7 +20,7 @@ class SequenceRunner {
   explicit SequenceRunner(std::unique_ptr<ModelRunner> runner,
                           std::optional<uint64_t> block_order_seed = std::nullopt);
 
-  // An empty one, to be filled with ids; it must not outlive the runner.
+  // An empty one, to be filled with ids and media; it must not outlive the runner.
   Sequence new_sequence() { return {.ids = {}, .blocks = BlockTable(pool_)}; }
 
   // Runs the next tokens of a sequence; `logit_rows` are those of them (0 = first) whose logits are wanted.
@@ -40,6 +40,7 @@ class SequenceRunner {
 
   std::unique_ptr<ModelRunner> runner_;
   BlockPool pool_;
+  FeatureStore features_;
   Batch batch_;
 };
 

@@ -57,6 +57,7 @@ Batch group_part(const Batch& batch, int group, int blocks_per_group) {
   mine.seq_lens = part(batch.seq_lens, begin.sequence, end.sequence);
   mine.logit_rows = part(batch.logit_rows, begin.logit, end.logit, begin.token);
   if (!batch.drawn_by.empty()) mine.drawn_by = part(batch.drawn_by, begin.token, end.token);
+  if (!batch.feature_rows.empty()) mine.feature_rows = part(batch.feature_rows, begin.token, end.token);
   fill_block_table(batch, begin.sequence, first_block, blocks_per_group, mine);
   return mine;
 }

@@ -24,6 +24,9 @@ struct Batch {
   // ids has it
   std::vector<int32_t> drawn_by;
 
+  // [tokens], or empty: the row of the feature memory that takes the place of the id's embedding; -1: none
+  std::vector<int32_t> feature_rows;
+
   // [groups + 1] first sequence of each data-parallel group, and the end; empty: there is one group. Block
   // ids are one space, of which each group has an equal part, in their order.
   std::vector<int32_t> group_sequences;

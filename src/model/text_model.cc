@@ -110,6 +110,16 @@ uint64_t hash_rows(const Tensor& rows, uint64_t hash) {
   return hash;
 }
 
+// Puts features in place of the embeddings of placeholders.
+void take_features(const Batch& batch, const Tensor& features, const Tensor& residual) {
+  const size_t bytes = static_cast<size_t>(residual.cols()) * size_of(residual.dtype);
+  for (size_t row = 0; row < batch.feature_rows.size(); ++row) {
+    const int32_t from = batch.feature_rows[row];
+    if (from < 0) continue;
+    std::memcpy(residual.rows_at(static_cast<int64_t>(row), 1).data, features.rows_at(from, 1).data, bytes);
+  }
+}
+
 msa::Type msa_type(DType dtype) {
   return dtype == DType::kBF16 ? msa::Type::kBF16 : msa::Type::kF32;
 }
@@ -139,7 +149,8 @@ KvCacheShape TextModel::cache_shape(int num_blocks) const {
 }
 
 uint64_t TextModel::forward(Exec& exec, const Batch& batch, const KvCache& cache, const Tensor& logits,
-                            std::span<const int64_t> group_tokens, Capture* capture) const {
+                            std::span<const int64_t> group_tokens, Capture* capture,
+                            const Tensor& features) const {
   const int64_t tokens = batch.num_tokens();
   if (group_tokens.empty()) group_tokens = {&tokens, 1};
   SPARROW_CHECK_EQ(static_cast<int>(group_tokens.size()), grid_.dp);
@@ -160,6 +171,7 @@ uint64_t TextModel::forward(Exec& exec, const Batch& batch, const KvCache& cache
   }
   ops::rotary_table(exec, batch.positions, rotary_.inv_freq, rotary_.attention_factor, act.rotary);
   ops::embed(exec, batch.ids, weights_.embed, act.residual);
+  take_features(batch, features, act.residual);
 
   for (int layer = 0; layer < config_.num_layers; ++layer) {
     const LayerWeights& w = weights_.layers[layer];

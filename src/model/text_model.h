@@ -40,9 +40,12 @@ class TextModel {
   // rank makes the same calls. `group_tokens` are the rows of each group of the grid, whose experts are run
   // together; of one group, it may be left out. A group that has none takes part all the same.
   //
+  // Rows that the batch takes from elsewhere are rows of `features`, of the model's type.
+  //
   // Returns a hash of what all ranks of a group must have computed alike; 0 where there is only one.
   uint64_t forward(Exec& exec, const Batch& batch, const KvCache& cache, const Tensor& logits,
-                   std::span<const int64_t> group_tokens = {}, Capture* capture = nullptr) const;
+                   std::span<const int64_t> group_tokens = {}, Capture* capture = nullptr,
+                   const Tensor& features = {}) const;
 
  private:
   struct Activations;

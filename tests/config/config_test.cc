@@ -256,6 +256,7 @@ TEST(Config, WhatCannotBeComputedIsAnErrorThatNamesFieldAndValue) {
       {"\"image_token_index\": 200025", "\"image_token_index\": 200064", {"image_token_index", "200064"}},
       {"\"patch_size\": 14", "\"patch_size\": 0", {"vision_config.patch_size"}},
       {"\"num_attention_heads\": 16", "\"num_attention_heads\": 17", {"vision_config", "17"}},
+      {"\"num_attention_heads\": 16", "\"num_attention_heads\": 8", {"vision_config", "160 channels"}},
       {"\"rope_mode\": \"3d\"", "\"rope_mode\": \"2d\"", {"vision_config.rope_mode", "2d"}},
       {"\"text_config\": {",
        "\"quantization_config\": {\"quant_method\": \"gptq\"}, \"text_config\": {",

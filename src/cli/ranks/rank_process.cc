@@ -189,12 +189,7 @@ Result<int> RankProcess::ended(Result<int> code) {
 
 int RankProcess::follow(ModelRunner& runner, const ModelConfig& config, const EngineOptions& options) {
   watch_.on_failure(nullptr, kFollowerGrace);
-  const int groups = grid().dp;
-  const CallLimits limits{.vocab_size = config.vocab_size,
-                          .num_blocks = runner.info().num_blocks * groups,
-                          .num_groups = groups,
-                          .max_step_tokens = options.max_step_tokens * groups,
-                          .max_step_sequences = options.max_step_sequences * groups};
+  const CallLimits limits = call_limits(config, runner.info(), options);
   const Status ended = sparrow::follow(runner, world_->link(), grid(), limits);
   return ended.ok() ? 0 : lost_rank(ended.error());
 }

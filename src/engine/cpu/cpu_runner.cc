@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cstring>
 #include <set>
 #include <utility>
 
@@ -37,12 +38,12 @@ Result<std::unique_ptr<CpuRunner>> CpuRunner::create(const ModelConfig& config, 
         strf("a cache of {} tokens needs {:.1f} GiB and this machine has {:.1f} GiB: use a shorter context",
              cache_tokens, bytes / kGiB, memory / kGiB)};
   KvCache cache = SPARROW_TRY(KvCache::create(shape));
-  return std::unique_ptr<CpuRunner>(
-      new CpuRunner(config, options, grid, std::move(comms), std::move(model), std::move(cache)));
+  return std::unique_ptr<CpuRunner>(new CpuRunner(config, options, grid, std::move(comms), std::move(model),
+                                                  std::move(cache), weights.vision));
 }
 
 CpuRunner::CpuRunner(const ModelConfig& config, const CpuOptions& options, const Grid& grid, RankComms comms,
-                     TextModel model, KvCache cache)
+                     TextModel model, KvCache cache, const std::optional<VisionWeights>& vision)
     : config_(config),
       grid_(grid),
       comms_(std::move(comms)),
@@ -60,6 +61,39 @@ CpuRunner::CpuRunner(const ModelConfig& config, const CpuOptions& options, const
            .num_blocks = shape.num_blocks,
            .cache_tokens = int64_t{shape.num_blocks} * kBlockTokens,
            .bound_steps = true};
+  if (!vision) return;
+  tower_.emplace(config, *vision);
+  info_.feature_tokens = options.feature_tokens;
+  const int64_t bytes =
+      options.feature_tokens * config.hidden_size * static_cast<int64_t>(size_of(config.dtype));
+  // Pages that were never written take no memory.
+  features_memory_ = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(bytes));
+  features_ = Tensor(features_memory_.get(), config.dtype, {options.feature_tokens, config.hidden_size});
+}
+
+// Ranks share the jobs out among them, each encodes its own as any other would, and tells them all.
+void CpuRunner::encode(std::span<const EncodeJob> jobs) {
+  const int world = grid_.world();
+  const size_t row_bytes = static_cast<size_t>(config_.hidden_size) * size_of(config_.dtype);
+  std::vector<std::vector<std::byte>> encoded(jobs.size());
+  const auto features = [&](size_t job) {
+    return Tensor(encoded[job].data(), config_.dtype,
+                  {static_cast<int64_t>(jobs[job].rows.size()), config_.hidden_size});
+  };
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    encoded[i].resize(jobs[i].rows.size() * row_bytes);
+    if (static_cast<int>(i) % world != grid_.rank) continue;
+    const int64_t patches = jobs[i].grid.patches();
+    const Tensor rows(const_cast<float*>(jobs[i].patches.data()), DType::kF32,
+                      {patches, static_cast<int64_t>(jobs[i].patches.size()) / patches});
+    tower_->encode(exec_, rows, {&jobs[i].grid, 1}, features(i));
+  }
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    if (world > 1) comms_.world->broadcast(features(i), static_cast<int>(i) % world);
+    for (size_t token = 0; token < jobs[i].rows.size(); ++token)
+      std::memcpy(features_.rows_at(jobs[i].rows[token], 1).data, encoded[i].data() + token * row_bytes,
+                  row_bytes);
+  }
 }
 
 void CpuRunner::copy_blocks(std::span<const BlockCopy> copies) {
@@ -99,7 +133,7 @@ void CpuRunner::run(const Batch& batch, Capture* capture) {
   const int64_t rows = grid_.leads_group() ? static_cast<int64_t>(mine->logit_rows.size()) : 0;
   logits_memory_.resize(rows * config_.vocab_size);
   logits_ = Tensor(logits_memory_.data(), DType::kF32, {rows, config_.vocab_size});
-  replica_hash_ = model_.forward(exec_, *mine, cache_, logits_, group_tokens, capture);
+  replica_hash_ = model_.forward(exec_, *mine, cache_, logits_, group_tokens, capture, features_);
 }
 
 bool CpuRunner::is_mine(int64_t r) const {

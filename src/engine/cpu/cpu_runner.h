@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "engine/model_runner.h"
+#include "model/vision/tower.h"
 
 namespace sparrow {
 
@@ -23,6 +24,7 @@ class CpuRunner final : public ModelRunner {
 
   const EngineInfo& info() const override { return info_; }
   void copy_blocks(std::span<const BlockCopy> copies) override;
+  void encode(std::span<const EncodeJob> jobs) override;
   void run(const Batch& batch, Capture* capture) override;
   void start_draws(std::span<const DrawRequest> draws) override;
   std::vector<Draw> finish_draws() override;
@@ -36,7 +38,7 @@ class CpuRunner final : public ModelRunner {
 
  private:
   CpuRunner(const ModelConfig& config, const CpuOptions& options, const Grid& grid, RankComms comms,
-            TextModel model, KvCache cache);
+            TextModel model, KvCache cache, const std::optional<VisionWeights>& vision);
   void copy_block(const BlockCopy& copy);
   Draw draw(const DrawRequest& request);
   // Whether a row of the batch's logits is of this group, and this rank has it.
@@ -48,6 +50,9 @@ class CpuRunner final : public ModelRunner {
   const RankComms comms_;
   TextModel model_;
   KvCache cache_;
+  std::optional<VisionTower> tower_;
+  std::unique_ptr<std::byte[]> features_memory_;
+  Tensor features_;  // [tokens that are kept, hidden size]
   ThreadPool threads_;
   Scratch scratch_;
   Exec exec_;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/ranks/rank_failure.h"
+#include "model/vision/segments.h"
 
 namespace sparrow {
 namespace {
@@ -25,6 +26,9 @@ class Follower {
         break;
       case Call::kCopyBlocks:
         runner_.copy_blocks(call.copies);
+        break;
+      case Call::kEncode:
+        runner_.encode(call.jobs);
         break;
       case Call::kStartDraws:
         steps_.push_back(std::exchange(last_, {}));
@@ -90,6 +94,21 @@ class Follower {
 };
 
 }  // namespace
+
+CallLimits call_limits(const ModelConfig& config, const EngineInfo& info, const EngineOptions& options) {
+  const int groups = options.grid.dp;
+  CallLimits limits{.vocab_size = config.vocab_size,
+                    .num_blocks = info.num_blocks * groups,
+                    .num_groups = groups,
+                    .max_step_tokens = options.max_step_tokens * groups,
+                    .max_step_sequences = options.max_step_sequences * groups,
+                    .feature_tokens = info.feature_tokens};
+  if (config.vision) {
+    limits.patch_numbers = patch_numbers(*config.vision);
+    limits.merge_side = config.vision->spatial_merge_size;
+  }
+  return limits;
+}
 
 Status follow(ModelRunner& runner, ControlLink& link, const Grid& grid, const CallLimits& limits) {
   Follower follower(runner, link, grid, limits);

@@ -10,6 +10,9 @@
 
 namespace sparrow {
 
+// What rank 0 may ask of a rank that runs with these.
+CallLimits call_limits(const ModelConfig& config, const EngineInfo& info, const EngineOptions& options);
+
 // Error: the instance has failed; all ranks are told.
 Status follow(ModelRunner& runner, ControlLink& link, const Grid& grid, const CallLimits& limits);
 

@@ -70,6 +70,10 @@ void LeaderRunner::copy_blocks(std::span<const BlockCopy> copies) {
   if (!copies.empty() && tell(calls_.copy_blocks(copies))) local_->copy_blocks(copies);
 }
 
+void LeaderRunner::encode(std::span<const EncodeJob> jobs) {
+  if (!jobs.empty() && tell(calls_.encode(jobs))) local_->encode(jobs);
+}
+
 void LeaderRunner::run(const Batch& batch, Capture* capture) {
   step_ = {.compare = num_steps_++ % static_cast<uint64_t>(options_.compare_every) == 0};
   group_logits_.clear();

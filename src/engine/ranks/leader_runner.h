@@ -34,6 +34,7 @@ class LeaderRunner final : public ModelRunner {
 
   const EngineInfo& info() const override { return info_; }
   void copy_blocks(std::span<const BlockCopy> copies) override;
+  void encode(std::span<const EncodeJob> jobs) override;
   void run(const Batch& batch, Capture* capture) override;
   void start_draws(std::span<const DrawRequest> draws) override;
   std::vector<Draw> finish_draws() override;

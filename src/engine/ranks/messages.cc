@@ -152,6 +152,8 @@ Bytes CallWriter::run(const Batch& batch, bool compare) {
     out.number(static_cast<uint64_t>(row - std::exchange(last, row) - 1));
   out.byte(!batch.drawn_by.empty());
   for (const int32_t draw : batch.drawn_by) out.number(static_cast<uint64_t>(draw + 1));
+  out.byte(!batch.feature_rows.empty());
+  for (const int32_t row : batch.feature_rows) out.number(static_cast<uint64_t>(row + 1));
   return seal(Call::kRun, out);
 }
 
@@ -163,6 +165,17 @@ Bytes CallWriter::copy_blocks(std::span<const BlockCopy> copies) {
     out.number(static_cast<uint64_t>(copy.to));
   }
   return seal(Call::kCopyBlocks, out);
+}
+
+Bytes CallWriter::encode(std::span<const EncodeJob> jobs) {
+  WireWriter out;
+  out.number(jobs.size());
+  for (const EncodeJob& job : jobs) {
+    for (const int extent : {job.grid.t, job.grid.h, job.grid.w}) out.number(static_cast<uint64_t>(extent));
+    out.ids(job.rows);
+    out.append(std::as_bytes(job.patches));
+  }
+  return seal(Call::kEncode, out);
 }
 
 Bytes CallWriter::start_draws(std::span<const DrawRequest> draws) {
@@ -216,6 +229,13 @@ Result<const ReceivedCall*> CallReader::read_body(Call call, std::span<const std
         in.require(group_of_block(copy.from) == group_of_block(copy.to));
       }
       break;
+    case Call::kEncode: {
+      call_.jobs.clear();
+      call_.patches.clear();
+      const size_t count = in.count();
+      for (size_t i = 0; i < count && !in.failed(); ++i) read_job(in);
+      break;
+    }
     case Call::kStartDraws: {
       call_.draws.clear();
       call_.draw_data.clear();
@@ -293,7 +313,23 @@ void CallReader::read_run(WireReader& in) {
   }
   batch.drawn_by.resize(in.number(1) ? tokens : 0);
   for (int32_t& draw : batch.drawn_by) draw = in.below(num_drawn_ + 1) - 1;
+  batch.feature_rows.resize(in.number(1) ? tokens : 0);
+  for (int32_t& row : batch.feature_rows) row = in.below(limits_.feature_tokens + 1) - 1;
   num_logits_ = static_cast<int>(batch.logit_rows.size());
+}
+
+void CallReader::read_job(WireReader& in) {
+  constexpr int64_t kMaxSide = 1 << 15;  // so that the product of all three fits
+  EncodeJob& job = call_.jobs.emplace_back();
+  for (int* extent : {&job.grid.t, &job.grid.h, &job.grid.w}) *extent = in.below(kMaxSide + 1);
+  job.rows = in.ids(limits_.feature_tokens);
+  const int64_t patches = job.grid.patches(), side = limits_.merge_side;
+  in.require(job.grid.h % side == 0 && job.grid.w % side == 0 && patches > 0 &&
+             patches == static_cast<int64_t>(job.rows.size()) * side * side);
+  if (in.failed()) return;
+  std::vector<float>& numbers = call_.patches.emplace_back();
+  in.floats(static_cast<size_t>(patches * limits_.patch_numbers), numbers);
+  job.patches = numbers;
 }
 
 void CallReader::read_draw(WireReader& in, bool with_sampling) {

@@ -14,13 +14,23 @@
 #include "comm/control_link.h"
 #include "engine/cpu/sampler.h"
 #include "engine/engine_types.h"
+#include "engine/media/feature_store.h"
 #include "engine/ranks/table_edits.h"
 #include "kv/block_table.h"
 #include "model/batch.h"
 
 namespace sparrow {
 
-enum class Call : uint8_t { kRun = 1, kCopyBlocks, kStartDraws, kFinishDraws, kScore, kLogits, kStop };
+enum class Call : uint8_t {
+  kRun = 1,
+  kCopyBlocks,
+  kStartDraws,
+  kFinishDraws,
+  kScore,
+  kLogits,
+  kStop,
+  kEncode
+};
 
 // What a message may ask for.
 struct CallLimits {
@@ -28,6 +38,9 @@ struct CallLimits {
   int num_blocks = 0;  // of all groups together, each has as many
   int num_groups = 1;
   int max_step_tokens = 0, max_step_sequences = 0;
+  int64_t feature_tokens = 0;  // that every rank keeps
+  int64_t patch_numbers = 0;   // of each patch; a token is a square of so many:
+  int merge_side = 1;
 };
 
 // Hash of the calls up to one.
@@ -50,6 +63,7 @@ class CallWriter {
   // `compare`: the reply to this step's finish_draws() tells the hash of what ranks hold alike.
   Bytes run(const Batch& batch, bool compare);
   Bytes copy_blocks(std::span<const BlockCopy> copies);
+  Bytes encode(std::span<const EncodeJob> jobs);
   Bytes start_draws(std::span<const DrawRequest> draws);
   Bytes score(std::span<const PromptRow> rows);
   Bytes plain(Call call);  // one without arguments
@@ -70,6 +84,8 @@ struct ReceivedCall {
   Batch batch;
   bool compare = false;
   std::vector<BlockCopy> copies;
+  std::vector<EncodeJob> jobs;
+  std::deque<std::vector<float>> patches;  // what the jobs point to
   std::vector<DrawRequest> draws;
   std::vector<PromptRow> rows;
 
@@ -95,6 +111,7 @@ class CallReader {
 
  private:
   void read_run(WireReader& in);
+  void read_job(WireReader& in);
   void check_tables(const Batch& batch, WireReader& in) const;
   int group_of_block(BlockId block) const { return block / (limits_.num_blocks / limits_.num_groups); }
   void read_draw(WireReader& in, bool with_sampling);

@@ -8,6 +8,7 @@
 #include <bit>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 #include <span>
 #include <string>
@@ -84,6 +85,14 @@ class WireReader {
     std::vector<int32_t> values(count());
     for (int32_t& value : values) value = below(end);
     return values;
+  }
+
+  // So many numbers as they lie in memory.
+  void floats(size_t size, std::vector<float>& values) {
+    if (size > bytes_.size() / sizeof(float)) return static_cast<void>(fail());
+    values.resize(size);
+    std::memcpy(values.data(), bytes_.data(), size * sizeof(float));
+    bytes_ = bytes_.subspan(size * sizeof(float));
   }
 
   std::span<const std::byte> rest() const { return bytes_; }

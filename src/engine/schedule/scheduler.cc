@@ -70,7 +70,8 @@ Result<SequenceId> Scheduler::add(SequenceSpec spec, SchedulerTime now) {
                                                       .score_prompt = spec.score_prompt,
                                                       .queue_deadline = spec.queue_deadline,
                                                       .salt = std::move(spec.salt),
-                                                      .media = std::move(spec.media)});
+                                                      .media = std::move(spec.media.spans),
+                                                      .segments = std::move(spec.media.segments)});
   const int64_t blocks = blocks_for_tokens(sequence->max_computed_tokens());
   if (blocks > pool().num_blocks())
     return Error{Errc::kInvalidArgument,
@@ -226,6 +227,7 @@ void Scheduler::fork(Sequence& sequence, std::span<const int32_t> ids) {
                                                      .score_prompt = sequence.score_prompt,
                                                      .salt = sequence.salt,
                                                      .media = sequence.media,
+                                                     .segments = sequence.segments,
                                                      .digests = sequence.digests,
                                                      .num_published = sequence.num_published,
                                                      .num_scored = sequence.num_scored,
@@ -276,6 +278,14 @@ size_t Scheduler::waiting_index(const Sequence& sequence) const {
                                 return goes_before(other.order, other.id, sequence.order, sequence.id);
                               }) -
          waiting_.begin();
+}
+
+std::span<Sequence* const> Scheduler::need_features() {
+  need_features_.clear();
+  for (const Group& group : groups_)
+    for (Sequence* sequence : group.running)
+      if (!sequence->paused && sequence->needs_features()) need_features_.push_back(sequence);
+  return need_features_;
 }
 
 PrefixContent Scheduler::content(const Sequence& sequence) {

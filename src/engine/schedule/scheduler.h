@@ -62,6 +62,10 @@ class Scheduler {
   // a sequence that was finished meanwhile are passed over. The caller ends what has reached its end.
   void commit(std::span<const int32_t> sampled);
 
+  // Running sequences that cannot get on for ever without features, best first; they may be told what is
+  // ready. Until the next call.
+  std::span<Sequence* const> need_features();
+
   const Sequence* find(SequenceId id) const;                     // nullptr: there is none
   std::optional<WaitingInfo> waiting_info(SequenceId id) const;  // nullopt: it does not wait
   SchedulerStats stats() const;
@@ -125,7 +129,7 @@ class Scheduler {
   uint64_t step_ = 0;
   StepPlan plan_, ahead_;
   int64_t num_tokens_planned_ = 0, num_steps_ = 0;
-  std::vector<Sequence*> passed_over_;
+  std::vector<Sequence*> passed_over_, need_features_;
   std::vector<Group*> candidates_;  // that have a place for the sequence that is being placed, best first
 };
 

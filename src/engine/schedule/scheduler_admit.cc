@@ -181,6 +181,11 @@ void Scheduler::take_blocks(Group& group, Sequence& sequence, int64_t num_blocks
     plan_.copies.push_back({hit.partial_block, sequence.blocks.blocks()[hit.blocks.size()]});
   sequence.num_published = static_cast<int64_t>(hit.blocks.size());
   sequence.num_computed = hit.num_tokens();
+  // Whether the features are there is not known here: need_features() is asked before the next step.
+  if (sequence.needs_features())
+    sequence.num_ready = std::ranges::find_if(*sequence.segments, [&](const MediaSegment& segment) {
+                           return segment.end() > sequence.num_computed;
+                         })->begin();
   sequence.blocks_wanted = sequence.blocks_missing = 0;
   sequence.num_overtaken = 0;
   if (sequence.started) return;

@@ -64,7 +64,7 @@ void Scheduler::plan_decodes(Group& group) {
     Sequence& sequence = *group.running[i];
     if (sequence.paused) continue;
     if (sequence.blocks.capacity_tokens() < sequence.max_computed_tokens()) ++group.num_growing;
-    if (sequence.num_tokens() - sequence.num_computed > 1) {
+    if (sequence.num_tokens() - sequence.num_computed > 1 || sequence.num_runnable() == 0) {
       group.prefills.push_back(&sequence);
       continue;
     }
@@ -124,6 +124,7 @@ void Scheduler::preempt(Group& group, size_t index) {
 // so that a short one is soon done, and half to those that have waited longest, so that a long one gets on.
 void Scheduler::plan_prefills(Group& group) {
   std::vector<Sequence*>& prefills = group.prefills;
+  std::erase_if(prefills, [](const Sequence* s) { return s->num_runnable() == 0; });
   int64_t left =
       std::clamp<int64_t>(step_tokens_ - group.num_tokens, kLeastPromptTokens, limits_.max_step_tokens);
   left = std::min<int64_t>(left, limits_.max_step_tokens - group.num_tokens);
@@ -135,7 +136,7 @@ void Scheduler::plan_prefills(Group& group) {
   };
   const size_t served =
       std::min(prefills.size(), static_cast<size_t>(std::max<int64_t>(left / chunk, left > 0)));
-  const auto remaining = [](const Sequence* s) { return s->num_tokens() - s->num_computed; };
+  const auto remaining = [](const Sequence* s) { return s->num_runnable(); };
   const auto shorter = [&](const Sequence* a, const Sequence* b) {
     return remaining(a) != remaining(b) ? remaining(a) < remaining(b) : by_standing(a, b);
   };

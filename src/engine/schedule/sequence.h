@@ -6,9 +6,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "engine/media/request_media.h"
 #include "engine/schedule/wait_reason.h"
 #include "kv/block_table.h"
 #include "kv/prefix_cache.h"
@@ -25,7 +28,7 @@ struct SequenceSpec {
   int num_choices = 1;           // outputs that continue this prompt, which is computed once
   int32_t priority = 0;          // smaller runs first
   std::string salt;              // prefixes are shared among sequences of the same salt only
-  std::vector<MediaSpan> media;  // ascending; ids inside such a span do not say what is there
+  SequenceMedia media;           // ids inside its spans do not say what is there
   // The probabilities of the prompt's own tokens are wanted: all of them run, none come from the prefix
   // cache.
   bool score_prompt = false;
@@ -40,6 +43,8 @@ enum class SequenceState : uint8_t {
 };
 
 struct Sequence {
+  static constexpr int64_t kNoEnd = std::numeric_limits<int64_t>::max();
+
   std::vector<int32_t> ids;  // prompt, then output
   BlockTable blocks;
   int64_t num_computed = 0;  // tokens in the cache, from the first on
@@ -59,6 +64,8 @@ struct Sequence {
 
   std::string salt;
   std::vector<MediaSpan> media;
+  std::shared_ptr<const std::vector<MediaSegment>> segments;  // of these; null: none
+  int64_t num_ready = kNoEnd;   // while it needs features: the tokens before the first whose are not there
   std::vector<Digest> digests;  // of its full blocks, as far as they are known
   int64_t num_published = 0;    // blocks that the prefix cache knows
 
@@ -78,6 +85,13 @@ struct Sequence {
   WaitReason wait_reason = WaitReason::kTurn;  // when it was last looked at and could not start
 
   int64_t num_tokens() const { return static_cast<int64_t>(ids.size()); }
+  // Whether features are needed to get on, now or later.
+  bool needs_features() const { return segments && num_computed < segments->back().end(); }
+  // That can run now.
+  int64_t num_runnable() const {
+    const int64_t end = needs_features() ? std::min(num_tokens(), num_ready) : num_tokens();
+    return std::max<int64_t>(0, end - num_computed);
+  }
   // The last token that is drawn is never run.
   int64_t max_computed_tokens() const { return std::max(num_prompt_tokens, max_total_tokens - 1); }
 };

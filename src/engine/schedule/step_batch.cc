@@ -16,6 +16,7 @@ void clear(Batch& batch) {
   batch.seq_lens.clear();
   batch.logit_rows.clear();
   batch.drawn_by.clear();
+  batch.feature_rows.clear();
   batch.max_blocks = 0;
   batch.group_sequences.clear();
 }
@@ -37,6 +38,21 @@ void append(Batch& batch, const StepSlice& slice) {
     for (int i = 0; i < rows.count; ++i) batch.logit_rows.push_back(first_row + rows.first + i);
   batch.cu_seqlens_q.push_back(batch.num_tokens());
   batch.seq_lens.push_back(static_cast<int32_t>(slice.first + slice.num_tokens));
+}
+
+// The rows of the slice's tokens that stand for media: `first_row` is its first in the batch.
+void set_feature_rows(Batch& batch, const StepSlice& slice, int first_row, const FeatureStore& features) {
+  const int64_t first = slice.first, end = slice.first + slice.num_tokens;
+  for (const MediaSegment& segment : *slice.sequence->segments) {
+    if (segment.end() <= first || segment.begin() >= end) continue;
+    const std::span<const int32_t> rows = features.rows_of(segment);
+    batch.feature_rows.resize(batch.ids.size(), -1);
+    size_t token = 0;
+    for (const PositionRun& run : segment.runs)
+      for (int64_t position = run.begin; position < run.end; ++position, ++token)
+        if (position >= first && position < end)
+          batch.feature_rows[static_cast<size_t>(first_row + position - first)] = rows[token];
+  }
 }
 
 void fill_block_table(Batch& batch, std::span<const StepSlice> slices) {
@@ -62,9 +78,14 @@ void fill_group_sequences(Batch& batch, std::span<const StepSlice> slices, int g
 
 }  // namespace
 
-void fill_batch(std::span<const StepSlice> slices, Batch& batch, int groups) {
+void fill_batch(std::span<const StepSlice> slices, Batch& batch, int groups, const FeatureStore* features) {
   clear(batch);
-  for (const StepSlice& slice : slices) append(batch, slice);
+  for (const StepSlice& slice : slices) {
+    const int first_row = batch.num_tokens();
+    append(batch, slice);
+    if (features && slice.sequence->segments) set_feature_rows(batch, slice, first_row, *features);
+  }
+  if (!batch.feature_rows.empty()) batch.feature_rows.resize(batch.ids.size(), -1);
   fill_block_table(batch, slices);
   if (groups > 1) fill_group_sequences(batch, slices, groups);
 }

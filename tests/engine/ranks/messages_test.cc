@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <random>
 
 namespace sparrow {
@@ -267,6 +268,50 @@ TEST(Messages, WhatTheModelHasNotIsRefused) {
   ASSERT_TRUE(reader.read(writer.run(batch, false)).ok());
   const PromptRow beyond{static_cast<int64_t>(batch.logit_rows.size()), 0, 0};
   EXPECT_FALSE(reader.read(writer.score({&beyond, 1})).ok());
+}
+
+TEST(Messages, PatchesArriveAndOnlyWhereThereIsRoom) {
+  CallLimits limits = kLimits;
+  limits.feature_tokens = 10, limits.patch_numbers = 3, limits.merge_side = 2;
+  const std::vector<float> patches = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, -12};
+  const EncodeJob good{.grid = {1, 2, 2}, .patches = patches, .rows = {9}};
+  const auto read = [&](const EncodeJob& job) {
+    CallWriter writer(/*draws_elsewhere=*/false);
+    CallReader reader(limits);
+    const auto call = reader.read(writer.encode(std::array{good, job}));
+    if (!call.ok()) return false;
+    const EncodeJob& got = call.value()->jobs.at(1);
+    EXPECT_EQ(got.grid, job.grid);
+    EXPECT_EQ(got.rows, job.rows);
+    EXPECT_TRUE(std::ranges::equal(got.patches, job.patches));
+    return true;
+  };
+  EXPECT_TRUE(read(good));
+  EXPECT_TRUE(read({.grid = {1, 2, 2}, .patches = patches, .rows = {0}}));
+  EXPECT_FALSE(read({.grid = {1, 2, 2}, .patches = patches, .rows = {10}}));
+  EXPECT_FALSE(read({.grid = {1, 2, 2}, .patches = patches, .rows = {1, 2}}));
+  EXPECT_FALSE(read({.grid = {1, 2, 4}, .patches = patches, .rows = {1, 2}}));
+  EXPECT_FALSE(read({.grid = {1, 4, 1}, .patches = patches, .rows = {1}}));
+  EXPECT_FALSE(read({.grid = {0, 2, 2}, .patches = {}, .rows = {}}));
+  EXPECT_FALSE(read({.grid = {1, 2, 2}, .patches = std::span(patches).first(11), .rows = {1}}));
+}
+
+TEST(Messages, RowsOfFeaturesArrive) {
+  Life life(17);
+  Batch batch = life.next();
+  CallLimits limits = kLimits;
+  limits.feature_tokens = 10;
+  const auto read = [&](int32_t row) {
+    batch.feature_rows.assign(batch.ids.size(), -1);
+    batch.feature_rows.back() = row;
+    CallWriter writer(/*draws_elsewhere=*/false);
+    CallReader reader(limits);
+    const auto call = reader.read(writer.run(batch, false));
+    return call.ok() && call.value()->batch.feature_rows == batch.feature_rows;
+  };
+  EXPECT_TRUE(read(-1));
+  EXPECT_TRUE(read(9));
+  EXPECT_FALSE(read(10));
 }
 
 TEST(Messages, GroupsArriveAndHaveBlocksOfTheirOwn) {

@@ -7,6 +7,7 @@
 #include <span>
 
 #include "engine/cpu/sampler.h"
+#include "model/vision/segments.h"
 #include "support/golden.h"
 #include "support/variant.h"
 
@@ -27,7 +28,40 @@ std::vector<int32_t> EngineModel::text(int number, int length) const {
   return ids;
 }
 
-const EngineModel::Greedy& EngineModel::run_alone(const std::vector<int32_t>& prompt, int num_tokens) {
+bool EngineModel::Prompt::operator<(const Prompt& other) const {
+  if (ids != other.ids) return ids < other.ids;
+  return std::ranges::lexicographical_compare(media, other.media, {}, &RequestMedium::digest,
+                                              &RequestMedium::digest);
+}
+
+void EngineModel::add_picture(Prompt& prompt, int number) {
+  static constexpr PatchGrid kGrids[kNumPictures] = {{1, 4, 4},   {1, 4, 4},   {1, 10, 26},
+                                                     {1, 10, 26}, {1, 16, 40}, {9, 4, 8}};
+  const VisionConfig& vision = *config_.vision;
+  RequestMedium medium{.grid = kGrids[number]};
+  medium.digest[0] = static_cast<uint8_t>(number + 1);
+  PatchRows& patches = patches_[number];
+  if (!patches) {
+    std::mt19937 random(static_cast<uint32_t>(number) + 1);
+    std::normal_distribution<float> normal;
+    auto rows = std::make_shared<std::vector<float>>(
+        static_cast<size_t>(medium.grid.patches() * patch_numbers(vision)));
+    for (float& value : *rows) value = normal(random);
+    patches = rows;
+  }
+  medium.patches = patches;
+  const int64_t frame = tokens_of(vision, medium.grid) / medium.grid.t;
+  for (int t = 0; t < medium.grid.t; ++t) {
+    if (t > 0) prompt.ids.push_back(t);
+    const auto begin = static_cast<int64_t>(prompt.ids.size());
+    medium.runs.push_back({begin, begin + frame});
+    prompt.ids.resize(static_cast<size_t>(begin + frame),
+                      medium.grid.t > 1 ? vision.video_token_id : vision.image_token_id);
+  }
+  prompt.media.push_back(std::move(medium));
+}
+
+const EngineModel::Greedy& EngineModel::run_alone(const Prompt& prompt, int num_tokens) {
   if (!runner_)
     runner_ =
         std::make_unique<SequenceRunner>(create_runner(config_, weights(),
@@ -43,7 +77,8 @@ const EngineModel::Greedy& EngineModel::run_alone(const std::vector<int32_t>& pr
   if (static_cast<int>(output.ids.size()) >= num_tokens) return output;
   output = {};
   Sequence sequence = runner_->new_sequence();
-  sequence.ids = prompt;
+  sequence.ids = prompt.ids;
+  if (!prompt.media.empty()) sequence.segments = media_of(prompt.media, 0, config_.vision, "").segments;
   while (static_cast<int>(output.ids.size()) < num_tokens) {
     const Tensor logits = runner_->prefill(sequence, kMaxTokens).value();
     const std::span row(logits.as<float>(), static_cast<size_t>(logits.cols()));
@@ -59,7 +94,7 @@ const EngineModel::Greedy& EngineModel::run_alone(const std::vector<int32_t>& pr
 }
 
 std::vector<int32_t> EngineModel::greedy_alone(const std::vector<int32_t>& prompt, int num_tokens) {
-  const std::vector<int32_t>& ids = run_alone(prompt, num_tokens).ids;
+  const std::vector<int32_t>& ids = run_alone({prompt, {}}, num_tokens).ids;
   return {ids.begin(), ids.begin() + num_tokens};
 }
 

@@ -26,8 +26,8 @@ void Coverage::print(int num_seeds) const {
       preemptions);
 }
 
-EqualityScenario::EqualityScenario(EngineModel& model, uint64_t seed, const Grid& grid)
-    : model_(model), random_(seed) {
+EqualityScenario::EqualityScenario(EngineModel& model, uint64_t seed, const Grid& grid, bool pictures)
+    : model_(model), pictures_(pictures), random_(seed) {
   int64_t longest = 0;
   int most_choices = 1;
   const int num_clients = 3 + below(5);
@@ -35,7 +35,7 @@ EqualityScenario::EqualityScenario(EngineModel& model, uint64_t seed, const Grid
     clients_.push_back(make_client());
     const Client& client = clients_.back();
     most_choices = std::max(most_choices, client.request.n);
-    longest = std::max(longest, static_cast<int64_t>(client.prompt.size()) + client.request.max_tokens);
+    longest = std::max(longest, static_cast<int64_t>(client.prompt.ids.size()) + client.request.max_tokens);
   }
   options_.grid = grid;
   options_.device = model_.device();
@@ -51,6 +51,9 @@ EqualityScenario::EqualityScenario(EngineModel& model, uint64_t seed, const Grid
   options_.events_per_output = below(3) == 0 ? 1 : 16;
   options_.block_order_seed = random_();
   options_.run_ahead = below(2) == 0;
+  if (!pictures_) return;
+  options_.cpu.feature_tokens = 160 + below(3) * 100;  // the largest segment, and little more
+  options_.max_step_patches = pick({1, 300, 4096});
 }
 
 void EqualityScenario::run(Coverage& coverage, const Hook& hook) {
@@ -85,11 +88,12 @@ void EqualityScenario::run(Coverage& coverage, const Hook& hook) {
   EXPECT_EQ(stats.blocks_in_use, 0);
   EXPECT_EQ(stats.blocks_cached + stats.blocks_free, stats.blocks_total);
   coverage.preemptions += stats.preemptions;
+  coverage.encoded += stats.encoded_segments;
   for (const Client& client : clients_) compare(client, coverage);
 }
 
 // Few texts with few lengths: many prompts share a prefix, and many outputs are known already.
-std::vector<int32_t> EqualityScenario::make_prompt() {
+EngineModel::Prompt EqualityScenario::make_prompt() {
   const int length = pick({1, 2, 100, 127, 128, 129, 200, 255, 256, 257, 300, 383, 384, 385, 430});
   std::vector<int32_t> prompt = model_.text(0, length);
   const int shared = pick({0, 128, 200, 256, 1000});
@@ -97,13 +101,33 @@ std::vector<int32_t> EqualityScenario::make_prompt() {
     const std::vector<int32_t> other = model_.text(1 + below(2), length);
     std::copy(other.begin() + shared, other.end(), prompt.begin() + shared);
   }
+  return {prompt, {}};
+}
+
+// Few stories, told to some length: many prompts share a prefix, and it ends anywhere in blocks and pictures.
+// Now and then another picture of the same shape is there: the ids alone do not tell.
+EngineModel::Prompt EqualityScenario::make_prompt_with_pictures() {
+  static constexpr int kPictures[3][3] = {{2, 0, 5}, {4, 1, 2}, {0, 5, 3}};
+  static constexpr int kTexts[3][4] = {{63, 30, 128, 1}, {1, 62, 64, 126}, {126, 1, 30, 63}};
+  const int story = below(3), count = below(4);
+  EngineModel::Prompt prompt;
+  for (int i = 0; i <= count; ++i) {
+    const int length = i == count && below(2) == 0 ? 1 + below(200) : kTexts[story][i];
+    const std::vector<int32_t> text = model_.text(i, length);
+    prompt.ids.insert(prompt.ids.end(), text.begin(), text.end());
+    if (i == count) break;
+    const int picture = kPictures[story][i];
+    model_.add_picture(prompt, picture < 4 && below(6) == 0 ? picture ^ 1 : picture);
+  }
   return prompt;
 }
 
 EqualityScenario::Client EqualityScenario::make_client() {
-  Client client{.prompt = make_prompt()};
+  Client client{.prompt = pictures_ ? make_prompt_with_pictures() : make_prompt()};
   Request& r = client.request;
-  r.prompts = {client.prompt};
+  r.prompts = {client.prompt.ids};
+  r.media = client.prompt.media;
+  if (pictures_ && below(4) == 0) r.salt = "another";
   r.max_tokens = 1 + below(kMaxNewTokens);
   r.ignore_eos = true;
   r.sampling.temperature = 0;
@@ -149,9 +173,13 @@ void EqualityScenario::compare(const Client& client, Coverage& coverage) {
   const bool cancelled = client.cancels >= 0;
   coverage.hits += client.cached_tokens > 0;
   coverage.hits_inside_a_block += client.cached_tokens % kBlockTokens != 0;
-  coverage.chunked += static_cast<int>(client.prompt.size()) > options_.max_step_tokens;
+  coverage.chunked += static_cast<int>(client.prompt.ids.size()) > options_.max_step_tokens;
   coverage.cancelled += client.ended[0] == FinishReason::kCancelled;
   coverage.forked += client.request.n > 1;
+  coverage.pictures += static_cast<int64_t>(client.prompt.media.size());
+  for (const RequestMedium& medium : client.prompt.media)
+    coverage.hits_inside_pictures +=
+        client.cached_tokens > medium.runs.front().begin && client.cached_tokens < medium.runs.back().end;
   if (client.request.sampling.temperature > 0) return;
   const EngineModel::Greedy& alone = model_.run_alone(client.prompt, kMaxNewTokens);
   for (size_t choice = 0; choice < client.ids.size(); ++choice) {

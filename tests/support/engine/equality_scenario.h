@@ -17,7 +17,9 @@ namespace sparrow::test {
 struct Coverage {
   int64_t outputs = 0, cancelled = 0, forked = 0, hits = 0, hits_inside_a_block = 0, chunked = 0;
   int64_t preemptions = 0;
-  int64_t mismatches = 0;  // outputs that differ from their prompt's alone
+  int64_t pictures = 0, hits_inside_pictures = 0;  // that requests had; requests whose prefix ended there
+  int64_t encoded = 0;                             // segments
+  int64_t mismatches = 0;                          // outputs that differ from their prompt's alone
   // Greedy ids up to an output's first difference, and the differences, where the best logit leads by more
   // than 1%: what kernels that round in another order must still agree on.
   int64_t sure_ids = 0, sure_mismatches = 0;
@@ -29,8 +31,9 @@ class EqualityScenario {
  public:
   static constexpr int kMaxNewTokens = 10;
 
-  // On the ranks of a grid, which have threads of their own.
-  EqualityScenario(EngineModel& model, uint64_t seed, const Grid& grid = {});
+  // On the ranks of a grid, which have threads of their own. With `pictures`, which the model must
+  // take, there are some in most prompts.
+  EqualityScenario(EngineModel& model, uint64_t seed, const Grid& grid = {}, bool pictures = false);
 
   // Called after every step; may change the cache.
   using Hook = std::function<void(EngineCore&)>;
@@ -38,7 +41,7 @@ class EqualityScenario {
 
  private:
   struct Client {
-    std::vector<int32_t> prompt;
+    EngineModel::Prompt prompt;
     Request request;
     int arrives = 0;      // step
     int cancels = -1;     // step; -1: never
@@ -55,13 +58,15 @@ class EqualityScenario {
   int pick(std::initializer_list<int> values) {
     return values.begin()[below(static_cast<int>(values.size()))];
   }
-  std::vector<int32_t> make_prompt();
+  EngineModel::Prompt make_prompt();
+  EngineModel::Prompt make_prompt_with_pictures();
   Client make_client();
   void act(EngineCore& core, size_t i, int step, SchedulerTime now);
   static void read(Client& client);
   void compare(const Client& client, Coverage& coverage);
 
   EngineModel& model_;
+  const bool pictures_;
   std::mt19937_64 random_;
   EngineOptions options_;
   std::vector<Client> clients_;

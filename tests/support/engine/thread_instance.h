@@ -32,11 +32,7 @@ class ThreadInstance {
             LeaderOptions{.vocab_size = config.vocab_size, .compare_every = 1});
         continue;
       }
-      const CallLimits limits{.vocab_size = config.vocab_size,
-                              .num_blocks = runner->info().num_blocks * grid.dp,
-                              .num_groups = grid.dp,
-                              .max_step_tokens = options.max_step_tokens * grid.dp,
-                              .max_step_sequences = options.max_step_sequences * grid.dp};
+      const CallLimits limits = call_limits(config, runner->info(), options);
       threads_.emplace_back(
           [grid, limits, &link = *links_[static_cast<size_t>(grid.rank)], own = std::move(runner)] {
             const Status ended = follow(*own, link, grid, limits);
