@@ -42,9 +42,10 @@ struct GenerateOptions {
 Result<int> run_generate(const GenerateOptions& options);  // the exit code
 
 struct TraceOptions {
-  std::filesystem::path model, ids, out;
-  std::string positions;  // "0,127,-1"; empty: the last one
-  int chunk = 0;          // 0: the whole prompt at once
+  std::filesystem::path model, out;
+  std::filesystem::path ids, messages;  // one of them
+  std::string positions;                // "0,127,-1"; empty: the last one
+  int chunk = 0;                        // 0: the whole prompt at once
   int decode = 0;
   int threads = 0;
   std::optional<uint64_t> shuffle_blocks;

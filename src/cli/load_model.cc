@@ -199,6 +199,7 @@ Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadO
                                .reader = ranks ? ranks->place().local_rank : 0,
                                .num_readers = ranks ? ranks->place().local_world : 1,
                                .check_scales = is_cpu,
+                               .vision = options.vision,
                                .progress = quiet ? ProgressFn() : bar.callback(),
                                .overrides = options.hf_overrides};
   // A GPU makes its random weights itself.

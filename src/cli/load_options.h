@@ -17,6 +17,7 @@ struct LoadOptions {
   std::string isa = "auto";                // instruction set of a CPU: "avx2", "avx512", "avx512-bf16", "amx"
   std::optional<double> gpu_memory_utilization;  // share of the GPU's memory; none: the command's own
   bool batch_invariant = false;                  // on a GPU; a CPU always is
+  bool vision = false;                           // the tower's weights are wanted
 };
 
 }  // namespace sparrow::cli

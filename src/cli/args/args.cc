@@ -139,9 +139,13 @@ CLI::App* add_trace(CLI::App& app, TraceOptions& o) {
   CLI::App* command = app.add_subcommand(
       "trace", "Run a prompt and write logits, hidden states and selected blocks to a file");
   command->add_option("--model", o.model, "Folder of the checkpoint")->required()->type_name("DIR");
-  command->add_option("--ids", o.ids, "Prompt: file with a JSON array of token ids")
-      ->required()
+  CLI::Option_group* prompt = command->add_option_group("Prompt", "Exactly one of these");
+  prompt->add_option("--ids", o.ids, "Prompt: file with a JSON array of token ids")->type_name("FILE");
+  prompt
+      ->add_option("--messages", o.messages,
+                   "Prompt: file with a JSON array of messages, whose images and clips are files")
       ->type_name("FILE");
+  prompt->require_option(1);
   command
       ->add_option(
           "--positions", o.positions,
@@ -164,10 +168,12 @@ CLI::App* add_trace(CLI::App& app, TraceOptions& o) {
       examples(
           {"echo '[1, 2, 3, 4]' > prompt.json",
            "sparrow trace --model /tmp/tiny --ids prompt.json --positions 0,2,-1 --out run.safetensors",
-           "sparrow trace --model /tmp/tiny --ids prompt.json --chunk 2 --decode 48 --out run.safetensors"}) +
+           "sparrow trace --model /tmp/tiny --ids prompt.json --chunk 2 --decode 48 --out run.safetensors",
+           "sparrow trace --model /tmp/tiny --messages chat.json --out run.safetensors"}) +
       "\nTensors written: input_ids, logit_positions, logits, hidden.N (input of layer N; the last one after "
       "the\n"
-      "final norm), selected_blocks.L [index heads, positions, top-k], greedy_ids, greedy_logits.\n");
+      "final norm), selected_blocks.L [index heads, positions, top-k], greedy_ids, greedy_logits; of a chat\n"
+      "also media.N.grid_thw, media.N.pixel_values, media.N.tower, media.N.features.\n");
   return command;
 }
 

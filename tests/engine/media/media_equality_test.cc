@@ -16,7 +16,7 @@ using test::EqualityScenario;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 constexpr int kNumSeeds = 8, kNumRankSeeds = 1;
 #else
-constexpr int kNumSeeds = 40, kNumRankSeeds = 4;
+constexpr int kNumSeeds = 32, kNumRankSeeds = 3;
 #endif
 
 TEST(MediaEquality, GreedyIdsDependOnTheRequestAlone) {

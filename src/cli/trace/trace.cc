@@ -1,13 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // `sparrow trace`: runs a prompt and some greedy steps and writes what an oracle can be compared with.
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "checkpoint/safetensors.h"
 #include "cli/args/token_ids.h"
 #include "cli/commands.h"
 #include "cli/load_model.h"
+#include "cli/trace/media_chat.h"
 #include "engine/cpu/sampler.h"
+#include "model/vision/segments.h"
+#include "model/vision/tower.h"
 
 namespace sparrow::cli {
 namespace {
@@ -17,6 +21,12 @@ struct Trace {
   std::vector<int32_t> input_ids, positions, greedy_ids;
   std::vector<float> logits, greedy_logits;
   Capture capture;
+  std::vector<RequestMedium> media;
+  struct Encoded {
+    std::array<int32_t, 3> grid;
+    std::vector<float> tower, features;
+  };
+  std::vector<Encoded> encoded;  // by medium
 };
 
 // Negative positions count from the end; the result is ascending and unique.
@@ -81,6 +91,35 @@ Status run_greedy(SequenceRunner& runner, Sequence& sequence, int steps, Trace& 
   return Ok{};
 }
 
+void append(std::vector<float>& to, const Tensor& rows) {
+  for (int64_t r = 0; r < rows.rows(); ++r)
+    for (int64_t c = 0; c < rows.cols(); ++c)
+      to.push_back(rows.dtype == DType::kF32 ? rows.row<float>(r)[c] : to_float(rows.row<BFloat16>(r)[c]));
+}
+
+// Each medium once more, by itself: the numbers that its placeholders had, and those on the way.
+void encode_media(const ModelConfig& config, const VisionWeights& weights, int threads, Trace& trace) {
+  const VisionConfig& vision = *config.vision;
+  const VisionTower tower(config, weights);
+  ThreadPool pool(threads > 0 ? threads : ThreadPool::default_size());
+  Scratch scratch;
+  Exec exec{pool, scratch, ops::detect_cpu_isa()};
+  for (const RequestMedium& medium : trace.media) {
+    const PatchGrid& grid = medium.grid;
+    Trace::Encoded& encoded = trace.encoded.emplace_back();
+    encoded.grid = {grid.t, grid.h, grid.w};
+    const int64_t tokens = tokens_of(vision, grid);
+    std::vector<std::byte> memory(static_cast<size_t>(tokens * config.hidden_size) * size_of(config.dtype));
+    const Tensor features(memory.data(), config.dtype, {tokens, config.hidden_size});
+    const Tensor patches(const_cast<float*>(medium.patches->data()), DType::kF32,
+                         {grid.patches(), patch_numbers(vision)});
+    tower.encode(exec, patches, {&grid, 1}, features, [&](TowerStage stage, int layer, const Tensor& rows) {
+      if (stage == TowerStage::kLayer && layer == vision.num_layers - 1) append(encoded.tower, rows);
+    });
+    append(encoded.features, features);
+  }
+}
+
 // The names and shapes of tests/golden/README.md. Selections are stored [index heads, positions, top-k].
 class TraceFile {
  public:
@@ -132,6 +171,17 @@ Status write_trace(const Trace& trace, const ModelConfig& config, const std::fil
     file.add(strf("selected_blocks.{}", layer), DType::kI32, {config.num_kv_heads, rows, config.top_k_blocks},
              selections.back().data());
   }
+  for (size_t i = 0; i < trace.encoded.size(); ++i) {
+    const Trace::Encoded& encoded = trace.encoded[i];
+    const int64_t patches = trace.media[i].grid.patches();
+    const auto add = [&](const char* name, std::vector<int64_t> shape, const std::vector<float>& values) {
+      file.add(strf("media.{}.{}", i, name), DType::kF32, std::move(shape), values.data());
+    };
+    file.add(strf("media.{}.grid_thw", i), DType::kI32, {3}, encoded.grid.data());
+    add("pixel_values", {patches, patch_numbers(*config.vision)}, *trace.media[i].patches);
+    add("tower", {patches, config.vision->hidden_size}, encoded.tower);
+    add("features", {count(encoded.features) / config.hidden_size, config.hidden_size}, encoded.features);
+  }
   return file.write(path);
 }
 
@@ -139,9 +189,16 @@ Status write_trace(const Trace& trace, const ModelConfig& config, const std::fil
 
 Status run_trace(const TraceOptions& options) {
   Trace trace;
-  trace.input_ids = SPARROW_TRY(read_id_file(options.ids));
-  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model));
+  const bool is_chat = !options.messages.empty();
+  if (!is_chat) trace.input_ids = SPARROW_TRY(read_id_file(options.ids));
+  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, {.vision = is_chat}));
   ModelConfig config = checkpoint.config();
+  if (is_chat) {
+    MediaChat chat = SPARROW_TRY(read_media_chat(options.messages, options.model, config));
+    trace.input_ids = std::move(chat.ids);
+    trace.media = std::move(chat.media);
+    encode_media(config, *checkpoint.weights().vision, options.threads, trace);
+  }
   config.rope.round_frequencies = options.round_frequencies;
   SPARROW_TRY(check_prompt(trace.input_ids, config.vocab_size, options.decode, config.max_positions));
   const int num_tokens = static_cast<int>(trace.input_ids.size());
@@ -151,6 +208,7 @@ Status run_trace(const TraceOptions& options) {
                                                options.threads, options.shuffle_blocks));
   Sequence sequence = runner->new_sequence();
   sequence.ids = trace.input_ids;
+  sequence.segments = media_of(trace.media, 0, config.vision, "").segments;
   const int chunk = options.chunk > 0 ? options.chunk : num_tokens;
   trace.greedy_ids = {SPARROW_TRY(run_prompt(*runner, sequence, chunk, trace))};
   SPARROW_TRY(run_greedy(*runner, sequence, options.decode, trace));
