@@ -333,6 +333,22 @@ int Automaton::repeats_of(StateId state, NodeId first, NodeId part) const {
   return most;
 }
 
+Automaton::Run Automaton::run_of(StateId state) {
+  // Bytes that change nothing, or else a class that is counted.
+  Run run{.bytes = {}, .length = Grammar::kNoLimit};
+  const StateId* const ways = row(state);
+  for (int byte = 0; byte < 256; ++byte)
+    if (ways[byte] == state) run.bytes.add(byte);
+  if (run.bytes.size() > 0) return run;
+  run.length = 0;
+  for (const Item& item : items(state)) {
+    if (item.node == kEnd || grammar_->node(item.node).kind != NodeKind::kClass) continue;
+    const int length = repeats_of(state, item.node, item.node);
+    if (length > run.length) run = {grammar_->set(grammar_->node(item.node)), length};
+  }
+  return run;
+}
+
 size_t Automaton::bytes() const {
   return items_.size() * sizeof(Item) + sets_.size() * 96 + num_rows_ * sizeof(row_memory_[0]) +
          products_.size() * 160 + (attached_.size() + joined_.size()) * 64 + grammar_->size() * sizeof(Node);

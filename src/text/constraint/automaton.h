@@ -45,6 +45,12 @@ class Automaton {
   std::string forced(StateId state, size_t max_bytes);
   // How many repeats of `part` may follow at least, of which `first` is a way to begin; 0: not known.
   int repeats_of(StateId state, NodeId first, NodeId part) const;
+  // Bytes of which at least so many may follow, in any order.
+  struct Run {
+    ByteSet bytes;
+    int length = 0;
+  };
+  Run run_of(StateId state);
 
   const Grammar& grammar() const { return *grammar_; }
   size_t num_states() const { return sets_.size(); }

@@ -27,6 +27,11 @@ class ByteSet {
     for (const uint64_t word : words_) count += std::popcount(word);
     return count;
   }
+  constexpr bool holds(const ByteSet& other) const {
+    for (int i = 0; i < 4; ++i)
+      if ((other.words_[i] & ~words_[i]) != 0) return false;
+    return true;
+  }
   // The lowest byte; 256: there is none.
   constexpr int first() const {
     for (int i = 0; i < 4; ++i)

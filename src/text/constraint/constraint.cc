@@ -21,18 +21,28 @@ bool MaskedAutomaton::is_full() const {
   return automaton_->num_rows() > kMaxRows || mask_bytes_ > kMaxMaskBytes;
 }
 
-void MaskedAutomaton::walk(std::span<const Vocabulary::TreeNode> tree, StateId state,
-                           std::vector<int32_t>& ids) {
+bool MaskedAutomaton::takes_all(const Vocabulary::Branch& branch, StateId state) {
+  const auto [entry, is_new] = runs_.try_emplace(state);
+  if (is_new) entry->second = automaton_->run_of(state);
+  return branch.height <= entry->second.length && entry->second.bytes.holds(branch.bytes);
+}
+
+void MaskedAutomaton::walk(const Vocabulary::Tree& tree, StateId state, std::vector<int32_t>& ids) {
   const size_t limit = automaton_->num_rows() + kMaxRowsForMask;
   path_[0] = state;
-  const auto count = static_cast<int32_t>(tree.size());
+  const auto count = static_cast<int32_t>(tree.nodes.size());
   for (int32_t i = 0; i < count;) {
-    const Vocabulary::TreeNode& node = tree[i];
-    const bool may_grow = automaton_->num_rows() < limit || node.depth == 0;
-    const StateId next = may_grow || automaton_->has_row(path_[node.depth])
-                             ? automaton_->next(path_[node.depth], node.byte)
-                             : Automaton::kDead;
+    const Vocabulary::TreeNode& node = tree.nodes[i];
+    const StateId from = path_[node.depth];
+    const bool may_look = node.depth == 0 || automaton_->has_row(from) || automaton_->num_rows() < limit;
+    const StateId next = may_look ? automaton_->next(from, node.byte) : Automaton::kDead;
     if (next == Automaton::kDead) {
+      i = node.next;
+      continue;
+    }
+    if (node.branch >= 0 && takes_all(tree.branches[node.branch], next)) {
+      const Vocabulary::Branch& all = tree.branches[node.branch];
+      ids.insert(ids.end(), tree.ids.begin() + all.first, tree.ids.begin() + all.first + all.count);
       i = node.next;
       continue;
     }
@@ -50,7 +60,8 @@ const MaskedAutomaton::Mask& MaskedAutomaton::mask(StateId state) {
   if (grammar.plain_part() >= 0)
     mask.plain_chars = automaton_->repeats_of(state, grammar.plain_ascii(), grammar.plain_part());
   walk(vocabulary_->rest(), state, mask.ids);
-  if (mask.plain_chars == 0) walk(vocabulary_->plain(), state, mask.ids);
+  if (mask.plain_chars == 0)
+    for (const Vocabulary::Tree& tree : vocabulary_->plain()) walk(tree, state, mask.ids);
   const auto twins = vocabulary_->twins();
   if (!twins.empty()) {
     std::sort(mask.ids.begin(), mask.ids.end());

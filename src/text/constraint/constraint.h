@@ -39,13 +39,15 @@ class MaskedAutomaton {
   };
 
   const Mask& mask(StateId state);
-  void walk(std::span<const Vocabulary::TreeNode> tree, StateId state, std::vector<int32_t>& ids);
+  void walk(const Vocabulary::Tree& tree, StateId state, std::vector<int32_t>& ids);
+  bool takes_all(const Vocabulary::Branch& branch, StateId state);
 
   std::unique_ptr<Automaton> automaton_;
   const Vocabulary* vocabulary_;
   std::unordered_map<StateId, Mask> masks_;
   size_t mask_bytes_ = 0;
   std::vector<StateId> path_;  // of walk(), by depth
+  std::unordered_map<StateId, Automaton::Run> runs_;
 };
 
 // Made by any thread; after that, its matchers are for one thread at a time, all of them.

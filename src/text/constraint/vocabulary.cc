@@ -12,6 +12,9 @@ namespace {
 // Tokens that are longer than this are walked to.
 constexpr int kMaxPlainChars = 48;
 
+// What is below a node is worth to be known as a whole from this many tokens on.
+constexpr int kMinBranch = 6;
+
 // The characters of a plain token; 0: it is none.
 int plain_chars(std::string_view token) {
   int count = 0;
@@ -22,6 +25,18 @@ int plain_chars(std::string_view token) {
     ++count;
   }
   return count <= kMaxPlainChars ? count : 0;
+}
+
+constexpr int kNumKinds = 6;
+
+// Tokens of one kind are taken together where a state takes all their bytes.
+int kind_of(std::string_view token) {
+  const bool blank = token.size() > 1 && token[0] == ' ';
+  if (blank) token.remove_prefix(1);
+  const auto lower = [](char c) { return c >= 'a' && c <= 'z'; };
+  const auto alnum = [&](char c) { return lower(c) || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9'); };
+  const int kind = std::ranges::all_of(token, lower) ? 0 : std::ranges::all_of(token, alnum) ? 1 : 2;
+  return blank ? kind + 3 : kind;
 }
 
 }  // namespace
@@ -48,7 +63,7 @@ void Vocabulary::build() {
     const int compared = tokens_[a].compare(tokens_[b]);
     return compared != 0 ? compared < 0 : a < b;
   });
-  std::vector<int32_t> plain, rest;
+  std::vector<int32_t> plain[kNumKinds], rest;
   std::vector<int> chars(tokens_.size());
   for (size_t i = 0; i < order.size(); ++i) {
     const int32_t id = order[i];
@@ -59,11 +74,11 @@ void Vocabulary::build() {
       twins_.emplace_back(!twins_.empty() && twins_.back().second == before ? twins_.back().first : before,
                           id);
     } else {
-      (chars[id] > 0 ? plain : rest).push_back(id);
+      (chars[id] > 0 ? plain[kind_of(tokens_[id])] : rest).push_back(id);
     }
   }
   std::sort(twins_.begin(), twins_.end());
-  plain_ = tree(plain);
+  for (const std::vector<int32_t>& kind : plain) plain_.push_back(tree(kind));
   rest_ = tree(rest);
   const int longest = chars.empty() ? 0 : *std::max_element(chars.begin(), chars.end());
   plain_up_to_.assign(static_cast<size_t>(longest) + 1, std::vector<uint32_t>(num_words()));
@@ -72,8 +87,9 @@ void Vocabulary::build() {
       plain_up_to_[count][id / 32] |= uint32_t{1} << (id % 32);
 }
 
-std::vector<Vocabulary::TreeNode> Vocabulary::tree(std::span<const int32_t> sorted) const {
-  std::vector<TreeNode> nodes;
+Vocabulary::Tree Vocabulary::tree(std::span<const int32_t> sorted) const {
+  Tree made;
+  std::vector<TreeNode>& nodes = made.nodes;
   std::vector<size_t> path;  // nodes from the top to the token before
   const auto close = [&](size_t depth) {
     for (; path.size() > depth; path.pop_back()) nodes[path.back()].next = static_cast<int32_t>(nodes.size());
@@ -87,13 +103,36 @@ std::vector<Vocabulary::TreeNode> Vocabulary::tree(std::span<const int32_t> sort
       path.push_back(nodes.size());
       nodes.push_back({.id = depth + 1 == token.size() ? id : -1,
                        .next = 0,
+                       .branch = -1,
                        .depth = static_cast<uint16_t>(depth),
                        .byte = static_cast<uint8_t>(token[depth])});
     }
     before = token;
   }
   close(0);
-  return nodes;
+  made.ids.assign(sorted.begin(), sorted.end());
+  add_branches(made);
+  return made;
+}
+
+void Vocabulary::add_branches(Tree& tree) {
+  std::vector<TreeNode>& nodes = tree.nodes;
+  std::vector<Branch> all(nodes.size());
+  auto first = static_cast<int32_t>(tree.ids.size());
+  for (auto i = static_cast<int32_t>(nodes.size()); i-- > 0;) {
+    Branch& branch = all[i];
+    if (nodes[i].id >= 0) --first;
+    branch = {.bytes = {}, .first = first, .count = nodes[i].id >= 0, .height = 0};
+    for (int32_t child = i + 1; child < nodes[i].next; child = nodes[child].next) {
+      branch.bytes.add(nodes[child].byte);
+      branch.bytes.add(all[child].bytes);
+      branch.count += all[child].count;
+      branch.height = std::max(branch.height, all[child].height + 1);
+    }
+    if (branch.count < kMinBranch) continue;
+    nodes[i].branch = static_cast<int32_t>(tree.branches.size());
+    tree.branches.push_back(branch);
+  }
 }
 
 std::span<const uint32_t> Vocabulary::plain_up_to(int num_chars) const {

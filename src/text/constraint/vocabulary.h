@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "text/constraint/byte_set.h"
 #include "text/tokenizer/tokenizer.h"
 
 namespace sparrow {
@@ -17,10 +18,22 @@ class Vocabulary {
  public:
   // In the order of a walk: a node, then what is below it.
   struct TreeNode {
-    int32_t id;    // of the token that ends here; -1: none
-    int32_t next;  // the node after all that are below
+    int32_t id;      // of the token that ends here; -1: none
+    int32_t next;    // the node after all that are below
+    int32_t branch;  // of Tree::branches; -1: little is below
     uint16_t depth;
     uint8_t byte;
+  };
+  // All that is below a node, so that a state in which all of it may come need not look at each token.
+  struct Branch {
+    ByteSet bytes;         // that its tokens have from there on
+    int32_t first, count;  // of Tree::ids, the node's own among them
+    int32_t height;        // bytes of the longest
+  };
+  struct Tree {
+    std::vector<TreeNode> nodes;
+    std::vector<Branch> branches;
+    std::vector<int32_t> ids;  // in the order of the nodes
   };
 
   // Tokens by id; an empty one cannot be written.
@@ -34,10 +47,11 @@ class Vocabulary {
   std::string_view bytes_of(int32_t id) const { return tokens_[id]; }
   size_t max_depth() const { return max_depth_; }
 
-  // Tokens that are made of whole characters, none of which is a quote, a backslash or a control character;
-  // and the others.
-  std::span<const TreeNode> plain() const { return plain_; }
-  std::span<const TreeNode> rest() const { return rest_; }
+  // Tokens that are made of whole characters, none of which is a quote, a backslash or a control
+  // character, in a tree for each kind (small letters, letters and digits, all else; the same behind a
+  // blank); and the others.
+  std::span<const Tree> plain() const { return plain_; }
+  const Tree& rest() const { return rest_; }
   // The plain ones of at most so many characters, as bits.
   std::span<const uint32_t> plain_up_to(int num_chars) const;
   // Tokens with the same bytes as another; that one stands in the trees for them.
@@ -45,10 +59,12 @@ class Vocabulary {
 
  private:
   void build();
-  std::vector<TreeNode> tree(std::span<const int32_t> sorted) const;
+  Tree tree(std::span<const int32_t> sorted) const;
+  static void add_branches(Tree& tree);
 
   std::vector<std::string> tokens_;
-  std::vector<TreeNode> plain_, rest_;
+  std::vector<Tree> plain_;
+  Tree rest_;
   std::vector<std::vector<uint32_t>> plain_up_to_;
   std::vector<std::pair<int32_t, int32_t>> twins_;  // the one in the trees, the other; sorted
   size_t max_depth_ = 0;

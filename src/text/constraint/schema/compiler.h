@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -55,6 +56,7 @@ class SchemaCompiler {
   struct Member;
   struct KeyClass;
   Result<NodeId> object(const Facets& facets);
+  Result<std::optional<NodeId>> object_as_json(const Facets& facets);
   Result<std::vector<Member>> members(const Facets& facets);
   Result<Facets> member_facets(const Facets& facets, const std::string& name);
   Result<std::vector<KeyClass>> other_members(const Facets& facets, const std::vector<Member>& named);
@@ -68,6 +70,7 @@ class SchemaCompiler {
   NodeId gap_, space_;  // white space between members, and after a colon
   std::unordered_map<std::string, int> rules_;
   std::map<std::string, std::unique_ptr<class Automaton>> patterns_;
+  std::unique_ptr<SchemaCompiler> as_json_;  // of kToolCall: for what has no elements
   int any_rule_ = -1;
   NodeId char_ = -1, tool_text_ = -1;
 };

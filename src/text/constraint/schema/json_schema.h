@@ -3,6 +3,8 @@
 // name and place. Members come in the order of `properties`; white space is bounded. Schemas are not trusted.
 #pragma once
 
+#include <string_view>
+
 #include "base/json/json.h"
 #include "base/result.h"
 #include "text/constraint/grammar.h"
@@ -19,5 +21,7 @@ enum class ValueStyle {
 Result<NodeId> add_schema(Grammar& grammar, const Json& root, ValueStyle style = ValueStyle::kJson);
 // Any JSON object.
 NodeId add_json_object(Grammar& grammar);
+// Any text that does not hold `phrase`, which is ASCII.
+NodeId add_text_without(Grammar& grammar, std::string_view phrase);
 
 }  // namespace sparrow

@@ -159,7 +159,26 @@ Result<std::vector<SchemaCompiler::KeyClass>> SchemaCompiler::other_members(
   return result;
 }
 
+// Names that are not declared cannot be tags, of which the closing ones would have to be the same: such an
+// object is written as JSON, which is read as well.
+Result<std::optional<NodeId>> SchemaCompiler::object_as_json(const Facets& facets) {
+  bool open = true, named = false;
+  for (const Facet& facet : facets) {
+    const auto properties = member(facet.schema, "properties");
+    named |= properties && properties->size() > 0;
+    if (const auto other = member(facet.schema, "additionalProperties"))
+      open &= !(other->is_bool() && !other->as_bool().value());
+    else
+      open &= !named;
+  }
+  const bool top = facets.size() == 1 && facets[0].pointer == "#";
+  if (style_ == ValueStyle::kJson || !open || top) return std::optional<NodeId>();
+  if (!as_json_) as_json_ = std::make_unique<SchemaCompiler>(g_, document_.root().schema, ValueStyle::kJson);
+  return std::optional(g_.both({SPARROW_TRY(as_json_->object(facets)), any_tool_text()}));
+}
+
 Result<NodeId> SchemaCompiler::object(const Facets& facets) {
+  if (const auto node = SPARROW_TRY(object_as_json(facets))) return *node;
   const std::vector<Member> named = SPARROW_TRY(members(facets));
   const auto min = SPARROW_TRY(largest(facets, "minProperties")),
              max = SPARROW_TRY(smallest(facets, "maxProperties"));

@@ -51,26 +51,9 @@ NodeId SchemaCompiler::any_string() {
   return g_.sequence({g_.literal("\""), g_.repeat(json_char(), 0), g_.literal("\"")});
 }
 
-// Text without the marker that begins a tag: one rule for each part of the marker that has just been read.
 NodeId SchemaCompiler::any_tool_text() {
-  if (tool_text_ >= 0) return tool_text_;
-  const auto size = static_cast<int>(kToolMarker.size());
-  std::vector<int> rules;
-  for (int i = 0; i < size; ++i) rules.push_back(g_.add_rule("text"));
-  const NodeId other = one_of(g_, {{0x80, 0xD7FF}, {0xE000, 0x10FFFF}}, Spelling::kRaw);
-  for (int i = 0; i < size; ++i) {
-    std::map<int, ByteSet> steps;
-    for (int byte = 0; byte < 0x80; ++byte) {
-      const std::string read = std::string(kToolMarker.substr(0, i)) + static_cast<char>(byte);
-      int kept = std::min(size, i + 1);
-      while (!read.ends_with(kToolMarker.substr(0, kept))) --kept;
-      if (kept < size) steps[kept].add(byte);
-    }
-    std::vector<NodeId> ways{g_.empty(), g_.sequence({other, g_.rule(rules[0])})};
-    for (const auto& [kept, set] : steps) ways.push_back(g_.sequence({g_.bytes(set), g_.rule(rules[kept])}));
-    g_.define(rules[i], g_.choice(ways));
-  }
-  return tool_text_ = g_.rule(rules[0]);
+  if (tool_text_ < 0) tool_text_ = add_text_without(g_, kToolMarker);
+  return tool_text_;
 }
 
 // What is between the quotes.
@@ -116,6 +99,28 @@ Result<NodeId> SchemaCompiler::string(const Facets& facets) {
   });
   if (free) return any_tool_text();
   return g_.both({any_tool_text(), SPARROW_TRY(text(facets, Spelling::kRaw))});
+}
+
+// One rule for each part of the phrase that has just been read.
+NodeId add_text_without(Grammar& grammar, std::string_view phrase) {
+  const auto size = static_cast<int>(phrase.size());
+  std::vector<int> rules;
+  for (int i = 0; i < size; ++i) rules.push_back(grammar.add_rule("text"));
+  const NodeId other = one_of(grammar, {{0x80, 0xD7FF}, {0xE000, 0x10FFFF}}, Spelling::kRaw);
+  for (int i = 0; i < size; ++i) {
+    std::map<int, ByteSet> steps;
+    for (int byte = 0; byte < 0x80; ++byte) {
+      const std::string read = std::string(phrase.substr(0, i)) + static_cast<char>(byte);
+      int kept = i + 1;
+      while (!read.ends_with(phrase.substr(0, kept))) --kept;
+      if (kept < size) steps[kept].add(byte);
+    }
+    std::vector<NodeId> ways{grammar.empty(), grammar.sequence({other, grammar.rule(rules[0])})};
+    for (const auto& [kept, set] : steps)
+      ways.push_back(grammar.sequence({grammar.bytes(set), grammar.rule(rules[kept])}));
+    grammar.define(rules[i], grammar.choice(std::move(ways)));
+  }
+  return grammar.rule(rules[0]);
 }
 
 }  // namespace sparrow
