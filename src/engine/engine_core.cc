@@ -242,10 +242,11 @@ bool EngineCore::step(SchedulerTime now) {
     }
     launch(plan, flight_);
   }
-  launch_ahead(flight_, now);
+  const StepPlan* const waiting = launch_ahead(flight_, now);
   std::vector<Draw> draws = runner_->finish_draws();
   if (runner_failed()) return false;  // nobody gets what it drew
   collect(flight_, std::move(draws));
+  if (waiting) start_draws(*waiting, ahead_);
   scheduler_.commit(sampled_);
   send_drawn(flight_);
   const auto ended = std::chrono::steady_clock::now();
@@ -266,13 +267,16 @@ void EngineCore::encode_media() {
 }
 
 void EngineCore::launch(const StepPlan& plan, Flight& flight) {
+  run_step(plan, flight);
+  score_prompts(plan);
+  start_draws(plan, flight);
+}
+
+void EngineCore::run_step(const StepPlan& plan, Flight& flight) {
   start_requests(plan);
   runner_->copy_blocks(plan.copies);
   fill_batch(plan.slices, batch_, scheduler_.num_groups(), &features_);
   runner_->run(batch_);
-  score_prompts(plan);
-  ask_for_draws(plan, flight);
-  runner_->start_draws(flight.draws);
   flight.num_tokens = plan.num_tokens;
   flight.num_sequences = static_cast<int>(plan.slices.size());
   flight.group_tokens = 0;
@@ -281,16 +285,27 @@ void EngineCore::launch(const StepPlan& plan, Flight& flight) {
                                    group_begin(batch_, group + 1).token - group_begin(batch_, group).token);
 }
 
-void EngineCore::launch_ahead(const Flight& flight, SchedulerTime now) {
-  if (!run_ahead_) return;
+void EngineCore::start_draws(const StepPlan& plan, Flight& flight) {
+  ask_for_draws(plan, flight);
+  runner_->start_draws(flight.draws);
+}
+
+const StepPlan* EngineCore::launch_ahead(const Flight& flight, SchedulerTime now) {
+  if (!run_ahead_) return nullptr;
+  bool draws_wait = false;
   for (const Drawn& drawn : flight.drawn) {
     // What is drawn next may hang on what is drawn now; of outputs that have ended it does not matter.
     const auto output = outputs_.find(drawn.sequence);
     if (output == outputs_.end()) continue;
-    if (!drawn.waits || output->second.constraint || output->second.request->request.sampling.has_penalties())
-      return;
+    if (!drawn.waits) return nullptr;
+    draws_wait |= output->second.constraint || output->second.request->request.sampling.has_penalties();
   }
-  if (const StepPlan* plan = scheduler_.plan_ahead(now)) launch(*plan, ahead_);
+  const StepPlan* const plan = scheduler_.plan_ahead(now);
+  if (!plan) return nullptr;
+  run_step(*plan, ahead_);
+  if (draws_wait) return plan;
+  start_draws(*plan, ahead_);
+  return nullptr;
 }
 
 TokenEvent::Waited EngineCore::waited_until_now(const ActiveRequest& request, WaitReason reason) const {

@@ -100,14 +100,15 @@ class EngineCore {
   };
 
   EngineCore(const ModelConfig& config, const EngineOptions& options, std::unique_ptr<ModelRunner> runner);
-
   void add_prompt(ActiveRequest& request, size_t prompt, SequenceSpec spec, SchedulerTime now);
   void expire(const StepPlan& plan);
   void encode_media();
   bool runner_failed();  // then everything has ended
   void launch(const StepPlan& plan, Flight& flight);
-  // Runs the step after `flight`, if that is known without its ids.
-  void launch_ahead(const Flight& flight, SchedulerTime now);
+  void run_step(const StepPlan& plan, Flight& flight);
+  void start_draws(const StepPlan& plan, Flight& flight);
+  // Runs the step after `flight`, if that is known without its ids; the plan, if its draws need these.
+  const StepPlan* launch_ahead(const Flight& flight, SchedulerTime now);
   void collect(Flight& flight, std::vector<Draw> draws);
   void start_requests(const StepPlan& plan);
   TokenEvent::Waited waited_until_now(const ActiveRequest& request, WaitReason reason) const;

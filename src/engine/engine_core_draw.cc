@@ -16,8 +16,16 @@ bool contains(std::span<const int32_t> ids, int32_t id) {
 // without them nothing would be left to draw.
 void set_masks(SampleRow& row, TokenConstraint* constraint, std::span<const int32_t> end_ids, bool may_end) {
   const NextIds next = constraint ? constraint->next_ids() : NextIds{};
+  const bool banned = !may_end || next.end == NextIds::End::kBanned;
   row.only = next.end == NextIds::End::kOnly && may_end ? end_ids : next.allowed;
-  if (row.only.empty() && (!may_end || next.end == NextIds::End::kBanned)) row.more_banned = end_ids;
+  if (!row.only.empty()) return;
+  for (const int32_t id : next.mask.empty() ? std::span<const int32_t>() : end_ids) {
+    const uint32_t bit = uint32_t{1} << (id % 32);
+    uint32_t& word = next.mask[id / 32];
+    word = banned ? word & ~bit : word | bit;
+  }
+  row.mask = next.mask;
+  if (banned && row.mask.empty()) row.more_banned = end_ids;
 }
 
 }  // namespace

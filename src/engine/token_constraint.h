@@ -18,6 +18,9 @@ struct NextIds {
   };
 
   std::span<const int32_t> allowed = {};  // only these, each once; empty: all. Until advance()
+  // The same as bits by id, 32 to a word; empty: all. At most one of the two is there. What holds for the
+  // ends is written into it by who asks.
+  std::span<uint32_t> mask = {};
   End end = End::kFree;
 };
 

@@ -22,8 +22,8 @@ void SampleBatch::clear() {
 
 size_t SampleBatch::bytes_of(const SampleSpec& spec) {
   const size_t pairs = (has_penalties(spec) ? spec.seen.size() : 0) + spec.bias.size();
-  return sizeof(PackedRow) +
-         sizeof(int32_t) * (2 * pairs + spec.allowed.size() + spec.banned.size() + spec.more_banned.size());
+  return sizeof(PackedRow) + sizeof(int32_t) * (2 * pairs + spec.allowed.size() + spec.banned.size() +
+                                                spec.more_banned.size() + spec.mask.size());
 }
 
 void SampleBatch::add_row(const SampleSpec& spec) {
@@ -51,7 +51,9 @@ void SampleBatch::add_row(const SampleSpec& spec) {
   row.num_banned = static_cast<int32_t>(spec.banned.size() + spec.more_banned.size());
   words_.insert(words_.end(), spec.banned.begin(), spec.banned.end());
   words_.insert(words_.end(), spec.more_banned.begin(), spec.more_banned.end());
-  const bool changed = row.num_seen + row.num_bias + row.num_allowed + row.num_banned > 0;
+  row.num_mask = static_cast<int32_t>(spec.mask.size());
+  words_.insert(words_.end(), spec.mask.begin(), spec.mask.end());
+  const bool changed = row.num_seen + row.num_bias + row.num_allowed + row.num_banned + row.num_mask > 0;
   plain_greedy_ = plain_greedy_ && spec.temperature == 0 && !changed;
   rows_.push_back(row);
 }

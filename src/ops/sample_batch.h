@@ -29,17 +29,18 @@ struct SampleSpec {
   std::span<const std::pair<int32_t, float>> bias = {};
   std::span<const int32_t> allowed = {};  // empty: all
   std::span<const int32_t> banned = {}, more_banned = {};
+  std::span<const uint32_t> mask = {};  // bits by id of those allowed, 32 to a word; empty: all
 };
 
 // One draw as the device sees it, at the front of the packed bytes. Lists are ranges of 4-byte words behind
-// the rows: seen ids, then biases (both as pairs), then allowed, then banned ids.
+// the rows: seen ids, then biases (both as pairs), then allowed, then banned ids, then the mask.
 struct PackedRow {
   double temperature, top_p, min_p, draw;
   double repetition_penalty, presence_penalty, frequency_penalty;
   int32_t logits_row, top_k;
   int32_t first_word;  // of the lists, counted from the start of the packed bytes
   int32_t num_seen, num_bias, num_allowed, num_banned;
-  int32_t reserved;
+  int32_t num_mask;  // words
 };
 static_assert(sizeof(PackedRow) == 88);
 

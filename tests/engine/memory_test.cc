@@ -57,12 +57,14 @@ TEST(DrawBuffer, TakesTheLongestDrawThatARequestMayAskFor) {
   std::vector<std::pair<int32_t, float>> bias;
   std::vector<ops::cuda::SeenId> seen;
   for (const int32_t id : all) bias.emplace_back(id, 1.0f), seen.push_back({id, 1});
+  const std::vector<uint32_t> mask((kVocabulary + 31) / 32);
   const ops::cuda::SampleSpec spec{.repetition_penalty = 2,
                                    .seen = seen,
                                    .bias = bias,
                                    .allowed = all,
                                    .banned = all,
-                                   .more_banned = ends};
+                                   .more_banned = ends,
+                                   .mask = mask};
   SampleBatch batch;
   batch.add_row(spec);
   EXPECT_EQ(SampleBatch::bytes_of(spec), batch.bytes());

@@ -173,6 +173,9 @@ TEST(Sampler, OnlyAllowedIdsAreDrawnAndNeverBannedOnes) {
   const std::vector<int32_t> more = {0};
   const SamplingParams greedy{.temperature = 0};
   EXPECT_EQ(Sampler().sample({.logits = logits, .params = greedy, .more_banned = more}).value(), 1);
+  const std::vector<uint32_t> mask = {0b11000}, none = {0};
+  EXPECT_EQ(Sampler().sample({.logits = logits, .params = greedy, .mask = mask}).value(), 3);
+  EXPECT_FALSE(Sampler().sample({.logits = logits, .params = greedy, .mask = none}).ok());
 }
 
 TEST(Sampler, ADrawDependsOnSeedChoiceAndPositionAlone) {

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "support/engine/engine_client.h"
+#include "support/engine/fake_runner.h"
 
 namespace sparrow {
 namespace {
@@ -39,6 +40,31 @@ class ListConstraint final : public TokenConstraint {
   int num_free_ = 0;
 };
 
+// The same ids as bits.
+class MaskConstraint final : public TokenConstraint {
+ public:
+  MaskConstraint(std::vector<int32_t> ids, bool may_end) : ids_(std::move(ids)), may_end_(may_end) {}
+
+  std::unique_ptr<TokenConstraint> copy() const override { return std::make_unique<MaskConstraint>(*this); }
+  NextIds next_ids() override {
+    if (next_ == ids_.size()) return {.end = NextIds::End::kOnly};
+    mask_.assign(10, 0);
+    for (const int32_t id : {ids_[next_], ids_[next_] + 1}) mask_[id / 32] |= uint32_t{1} << (id % 32);
+    return {.mask = mask_, .end = may_end_ ? NextIds::End::kFree : NextIds::End::kBanned};
+  }
+  void advance(int32_t id) override {
+    if (next_ == ids_.size() || may_end_) return;
+    EXPECT_TRUE(id == ids_[next_] || id == ids_[next_] + 1) << id;
+    ++next_;
+  }
+
+ private:
+  std::vector<int32_t> ids_;
+  bool may_end_;
+  size_t next_ = 0;
+  std::vector<uint32_t> mask_;
+};
+
 constexpr int32_t kEnd = 319;
 
 Request forced(std::vector<int32_t> prompt, std::vector<int32_t> ids, int free = 0) {
@@ -53,6 +79,55 @@ TEST(TokenConstraint, ForcesItsIdsAndThenTheEnd) {
   const Output output = run_one(*engine, forced(yarn_model().text(0, 50), {7, 7, 300, 2}));
   EXPECT_EQ(output.ids, (std::vector<int32_t>{7, 7, 300, 2, kEnd}));
   EXPECT_EQ(output.finish, FinishReason::kStop);
+}
+
+TEST(TokenConstraint, MasksHoldForGreedyAndSampledDraws) {
+  const auto engine = start_engine();
+  for (const double temperature : {0.0, 1.5}) {
+    Request request = forced(yarn_model().text(0, 50), {});
+    request.sampling.temperature = temperature;
+    request.constraint = std::make_shared<const MaskConstraint>(std::vector<int32_t>{7, 31, 200, 7}, false);
+    const Output output = run_one(*engine, std::move(request));
+    ASSERT_EQ(output.ids.size(), 5u);
+    EXPECT_TRUE(output.ids[1] == 31 || output.ids[1] == 32) << output.ids[1];
+    EXPECT_EQ(output.ids.back(), kEnd);
+    EXPECT_EQ(output.finish, FinishReason::kStop);
+  }
+}
+
+TEST(TokenConstraint, AMaskLeavesTheEndFreeOrNot) {
+  const auto engine = start_engine();
+  Request request = forced(yarn_model().text(0, 50), {});
+  request.constraint = std::make_shared<const MaskConstraint>(std::vector<int32_t>{7}, true);
+  request.sampling.logit_bias = {{kEnd, 100.0f}};
+  request.min_tokens = 3;
+  const Output output = run_one(*engine, std::move(request));
+  ASSERT_EQ(output.ids.size(), 4u) << "not before min_tokens, then at once";
+  EXPECT_EQ(output.ids.back(), kEnd);
+}
+
+// The next step runs while the ids are on their way, and only its draws wait for them.
+TEST(TokenConstraint, DoesNotKeepStepsFromRunningAhead) {
+  for (const bool penalty : {false, true}) {
+    auto owned = std::make_unique<FakeRunner>(Grid{}, /*run_ahead=*/true);
+    const FakeRunner& runner = *owned;
+    ModelConfig config;
+    config.vocab_size = FakeRunner::kVocab;
+    config.max_positions = 4096;
+    const auto engine =
+        Engine::create(config, std::move(owned), {.max_step_tokens = 128, .max_step_sequences = 4}).value();
+    Request request = greedy({1, 2, 3}, 20);
+    if (penalty)
+      request.sampling.presence_penalty = 1;
+    else
+      request.constraint = std::make_shared<const ListConstraint>(std::vector<int32_t>{5}, 1000);
+    EXPECT_EQ(run_one(*engine, std::move(request)).ids.size(), 20u);
+    int ahead = 0;
+    const std::vector<std::string> calls = runner.calls();
+    for (size_t i = 0; i + 2 < calls.size(); ++i)
+      ahead += calls[i].starts_with("run") && calls[i + 1] == "finish" && calls[i + 2].starts_with("draw");
+    EXPECT_GE(ahead, 17) << "of 20 steps";
+  }
 }
 
 TEST(TokenConstraint, LogprobsAreTheModelsOwn) {

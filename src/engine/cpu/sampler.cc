@@ -116,6 +116,9 @@ void Sampler::mask(const SampleRow& row) {
     std::fill(adjusted_.begin(), adjusted_.end(), -kInfinity);
     for (const auto& [id, logit] : kept_) adjusted_[id] = logit;
   }
+  if (!row.mask.empty())
+    for (size_t id = 0; id < adjusted_.size(); ++id)
+      if ((row.mask[id / 32] >> (id % 32) & 1) == 0) adjusted_[id] = -kInfinity;
   ban(row.params.banned_ids);
   ban(row.more_banned);
 }
@@ -124,7 +127,7 @@ std::span<const float> Sampler::adjust(const SampleRow& row) {
   const SamplingParams& params = row.params;
   const bool penalties = params.has_penalties() && row.counts;
   if (!penalties && params.logit_bias.empty() && params.allowed_ids.empty() && params.banned_ids.empty() &&
-      row.more_banned.empty() && row.only.empty())
+      row.more_banned.empty() && row.only.empty() && row.mask.empty())
     return row.logits;
   adjusted_.assign(row.logits.begin(), row.logits.end());
   if (penalties) {

@@ -47,6 +47,7 @@ struct SampleRow {
   const TokenCounts* counts = nullptr;        // may be null where no penalty is set
   std::span<const int32_t> more_banned = {};  // beside those of params
   std::span<const int32_t> only = {};         // of those that params allow; empty: all
+  std::span<const uint32_t> mask = {};        // the same as bits by id; empty: all
   uint64_t choice = 0, position = 0;          // which of n; in the output
 };
 

@@ -53,7 +53,8 @@ SampleSpec DeviceSampler::spec_of(const DrawRequest& draw) {
           .bias = params.logit_bias,
           .allowed = allowed,
           .banned = params.banned_ids,
-          .more_banned = nothing ? row.only.first(1) : row.more_banned};
+          .more_banned = nothing ? row.only.first(1) : row.more_banned,
+          .mask = row.mask};
 }
 
 void DeviceSampler::lay_out(Run& run, const DeviceLogits& logits, size_t draws) const {

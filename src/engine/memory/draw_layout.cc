@@ -27,7 +27,8 @@ size_t longest_lists(const DrawLimits& limits) {
   const auto ids = static_cast<size_t>(limits.vocab_size);
   const size_t seen = 2 * ids, bias = 2 * ids, allowed = ids, banned = ids;
   const size_t ends = ids + static_cast<size_t>(limits.num_end_ids);
-  return sizeof(int32_t) * (seen + bias + allowed + banned + ends);
+  const size_t mask = (ids + 31) / 32;
+  return sizeof(int32_t) * (seen + bias + allowed + banned + ends + mask);
 }
 
 size_t wanted_bytes(int wanted) {

@@ -47,6 +47,7 @@ enum DrawField : uint16_t {
   kOnly = 1024,
   kLogprobs = 2048,
   kChoice = 4096,
+  kMask = 8192,
 };
 
 uint16_t fields_of(const DrawRequest& draw) {
@@ -58,7 +59,8 @@ uint16_t fields_of(const DrawRequest& draw) {
       has(p.has_penalties(), kPenalties) | has(!p.logit_bias.empty(), kBias) |
       has(!p.allowed_ids.empty(), kAllowed) | has(!p.banned_ids.empty(), kBanned) | has(p.seed != 0, kSeed) |
       has(!draw.sample.more_banned.empty(), kMoreBanned) | has(!draw.sample.only.empty(), kOnly) |
-      has(draw.num_top_logprobs.has_value(), kLogprobs) | has(draw.sample.choice != 0, kChoice));
+      has(draw.num_top_logprobs.has_value(), kLogprobs) | has(draw.sample.choice != 0, kChoice) |
+      has(!draw.sample.mask.empty(), kMask));
 }
 
 void write_draw(const DrawRequest& draw, WireWriter& out) {
@@ -95,6 +97,8 @@ void write_draw(const DrawRequest& draw, WireWriter& out) {
   if (fields & kOnly) out.ids(sample.only);
   if (fields & kLogprobs) out.number(static_cast<uint64_t>(*draw.num_top_logprobs));
   if (fields & kChoice) out.number(sample.choice);
+  if (fields & kMask)
+    for (const uint32_t word : sample.mask) out.fixed32(word);
 }
 
 void read_penalties(WireReader& in, int vocab_size, ReceivedCall::DrawData& data) {
@@ -337,7 +341,7 @@ void CallReader::read_draw(WireReader& in, bool with_sampling) {
   SamplingParams& p = data.params;
   const int vocab = limits_.vocab_size;
   DrawRequest draw{.row = in.below(num_logits_), .sample = {.logits = {}, .params = p}};
-  const auto fields = static_cast<uint16_t>(with_sampling ? in.number(2 * kChoice - 1) : 0);
+  const auto fields = static_cast<uint16_t>(with_sampling ? in.number(2 * kMask - 1) : 0);
   if (with_sampling) draw.sample.position = in.number();
   if (fields & kTemperature) p.temperature = in.f64();
   if (fields & kTopP) p.top_p = in.f64();
@@ -358,10 +362,15 @@ void CallReader::read_draw(WireReader& in, bool with_sampling) {
   if (fields & kOnly) data.only = in.ids(vocab);
   if (fields & kLogprobs) draw.num_top_logprobs = in.below(kMaxTopLogprobs + 1);
   if (fields & kChoice) draw.sample.choice = in.number();
+  if (fields & kMask) {
+    data.mask.resize(static_cast<size_t>(vocab + 31) / 32);
+    for (uint32_t& word : data.mask) word = in.fixed32();
+  }
   in.require(validate(p, vocab).ok());
   draw.sample.counts = &data.counts;
   draw.sample.more_banned = data.more_banned;
   draw.sample.only = data.only;
+  draw.sample.mask = data.mask;
   call_.draws.push_back(draw);
 }
 

@@ -94,6 +94,7 @@ struct ReceivedCall {
     SamplingParams params;
     TokenCounts counts;
     std::vector<int32_t> more_banned, only;
+    std::vector<uint32_t> mask;
   };
   std::deque<DrawData> draw_data;
 };

@@ -25,13 +25,14 @@ class WireWriter {
     for (; value >= 0x80; value >>= 7) byte(static_cast<uint8_t>(value | 0x80));
     byte(static_cast<uint8_t>(value));
   }
+  void fixed32(uint32_t value) {
+    for (int i = 0; i < 4; ++i) byte(static_cast<uint8_t>(value >> (8 * i)));
+  }
   void fixed64(uint64_t value) {
     for (int i = 0; i < 8; ++i) byte(static_cast<uint8_t>(value >> (8 * i)));
   }
   void f64(double value) { fixed64(std::bit_cast<uint64_t>(value)); }
-  void f32(float value) {
-    for (int i = 0; i < 4; ++i) byte(static_cast<uint8_t>(std::bit_cast<uint32_t>(value) >> (8 * i)));
-  }
+  void f32(float value) { fixed32(std::bit_cast<uint32_t>(value)); }
   void text(std::string_view value) {
     number(value.size());
     for (const char c : value) byte(static_cast<uint8_t>(c));
@@ -73,9 +74,10 @@ class WireReader {
   size_t count(size_t most = std::numeric_limits<int32_t>::max()) {
     return static_cast<size_t>(number(std::min(most, bytes_.size())));
   }
+  uint32_t fixed32() { return static_cast<uint32_t>(fixed(4)); }
   uint64_t fixed64() { return fixed(8); }
   double f64() { return std::bit_cast<double>(fixed(8)); }
-  float f32() { return std::bit_cast<float>(static_cast<uint32_t>(fixed(4))); }
+  float f32() { return std::bit_cast<float>(fixed32()); }
   std::string text() {
     std::string value(count(), '\0');
     for (char& c : value) c = static_cast<char>(byte());

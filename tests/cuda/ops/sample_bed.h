@@ -20,6 +20,7 @@ struct Draw {
   SamplingParams params;
   TokenCounts counts;
   std::vector<int32_t> more_banned;
+  std::vector<uint32_t> mask;  // bits of the ids that may be drawn; empty: all
   uint64_t position = 0;
 };
 
@@ -64,6 +65,7 @@ struct Bed {
            .params = draw.params,
            .counts = &draw.counts,
            .more_banned = draw.more_banned,
+           .mask = draw.mask,
            .position = draw.position});
       if (id.ok())
         result.push_back({*id, SampleStatus::kOk});
@@ -93,7 +95,8 @@ struct Bed {
                      .bias = p.logit_bias,
                      .allowed = p.allowed_ids,
                      .banned = p.banned_ids,
-                     .more_banned = draw.more_banned});
+                     .more_banned = draw.more_banned,
+                     .mask = draw.mask});
     }
     return batch;
   }

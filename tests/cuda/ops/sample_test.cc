@@ -55,6 +55,14 @@ void add_random_draws(Bed& bed, std::mt19937& rng, int count) {
     draw.counts.add_prompt(prompt);
     for (int j = 0; j < 100; ++j) draw.counts.add_output(static_cast<int32_t>(rng() % bed.vocabulary));
     if (rng() % 8 == 0) draw.more_banned = {static_cast<int32_t>(rng() % bed.vocabulary)};
+    if (rng() % 4 != 0) continue;
+    // Few ids, about half of them, or nearly all.
+    draw.mask.resize((bed.vocabulary + 31) / 32);
+    const int kind = static_cast<int>(rng() % 3);
+    for (uint32_t& word : draw.mask) {
+      const auto one = static_cast<uint32_t>(rng()), other = static_cast<uint32_t>(rng());
+      word = kind == 0 ? one & other & (one >> 7) : kind == 1 ? one : one | other;
+    }
   }
 }
 

@@ -160,12 +160,15 @@ TEST(Messages, DrawsArriveWithAllThatTheyHangOn) {
     counts.add_prompt(std::vector<int32_t>{1, 2, 3});
     counts.add_output(life.below(5));
     const std::vector<int32_t> banned(life.below(3), 17), only(life.below(3), 18);
+    std::vector<uint32_t> mask(life.below(2) * ((kLimits.vocab_size + 31) / 32));
+    for (uint32_t& word : mask) word = static_cast<uint32_t>(life.below(1 << 30)) * 3;
     const DrawRequest draw{.row = life.below(static_cast<int>(batch.logit_rows.size())),
                            .sample = {.logits = {},
                                       .params = params,
                                       .counts = &counts,
                                       .more_banned = banned,
                                       .only = only,
+                                      .mask = mask,
                                       .choice = static_cast<uint64_t>(life.below(3)),
                                       .position = static_cast<uint64_t>(life.below(100000))},
                            .num_top_logprobs = life.below(2) ? std::optional(life.below(20)) : std::nullopt};
@@ -179,6 +182,7 @@ TEST(Messages, DrawsArriveWithAllThatTheyHangOn) {
     EXPECT_EQ(read.sample.position, draw.sample.position);
     EXPECT_TRUE(std::ranges::equal(read.sample.more_banned, banned));
     EXPECT_TRUE(std::ranges::equal(read.sample.only, only));
+    EXPECT_TRUE(std::ranges::equal(read.sample.mask, mask));
     EXPECT_EQ(p.temperature, params.temperature);
     EXPECT_EQ(p.top_p, params.top_p);
     EXPECT_EQ(p.top_k, params.top_k);

@@ -46,6 +46,14 @@ __device__ void keep_allowed(Row& row, const int32_t* ids, int count) {
     if ((shared.mask[i / 32] >> (i % 32) & 1) == 0) shared.slice[i] = -INFINITY;
 }
 
+// Only ids whose bit is set stay.
+__device__ void keep_masked(Row& row, const int32_t* mask) {
+  for (int i = threadIdx.x; i < row.size; i += kThreads) {
+    const int id = row.begin + i;
+    if ((static_cast<uint32_t>(mask[id / 32]) >> (id % 32) & 1) == 0) row.shared.slice[i] = -INFINITY;
+  }
+}
+
 // Works on the slice in shared memory; the logits in device memory stay.
 __device__ void adjust(Row& row, const PackedRow& p, const int32_t* words) {
   float* const slice = row.shared.slice;
@@ -65,6 +73,8 @@ __device__ void adjust(Row& row, const PackedRow& p, const int32_t* words) {
   }
   __syncthreads();
   if (p.num_allowed > 0) keep_allowed(row, allowed, p.num_allowed);
+  __syncthreads();
+  if (p.num_mask > 0) keep_masked(row, banned + p.num_banned);
   __syncthreads();
   for (int i = threadIdx.x; i < p.num_banned; i += kThreads) {
     const int at = banned[i] - row.begin;
@@ -149,7 +159,7 @@ __device__ void sample_row(Row& row, const SampleArgs& args, int index) {
     if (leader) finish(SampleStatus::kNotFinite, -1);
     return;
   }
-  if (p.num_seen + p.num_bias + p.num_allowed + p.num_banned > 0) {
+  if (p.num_seen + p.num_bias + p.num_allowed + p.num_banned + p.num_mask > 0) {
     adjust(row, p, static_cast<const int32_t*>(args.batch) + p.first_word);
     stats = row.stats();
   }
