@@ -31,12 +31,14 @@ struct Served {
                        trained_tokenizer_config())
           .value();
   EncodeCache cache{tokenizer};
+  ConstraintStore constraints{tokenizer, kVocab};
   ChatTemplate chat_template = ChatTemplate::parse(synthetic_chat_template()).value();
   openai::ServedModel model{.names = {"m3"},
                             .tokenizer = tokenizer,
                             .encode_cache = cache,
                             .chat_template = &chat_template,
-                            .defaults = {.vocab_size = kVocab, .max_model_tokens = 4096, .max_logprobs = 20}};
+                            .defaults = {.vocab_size = kVocab, .max_model_tokens = 4096, .max_logprobs = 20},
+                            .constraints = &constraints};
 };
 
 void check_refused(const Error& error) {
@@ -50,8 +52,10 @@ int32_t draw(TokenConstraint* constraint, uint64_t& random) {
   const auto any = static_cast<uint32_t>(random >> 33);
   if (!constraint) return static_cast<int32_t>(any % kVocab);
   const NextIds next = constraint->next_ids();
-  const int32_t id =
-      next.allowed.empty() ? static_cast<int32_t>(any % kVocab) : next.allowed[any % next.allowed.size()];
+  std::vector<int32_t> ids(next.allowed.begin(), next.allowed.end());
+  for (int32_t bit = 0; bit < kVocab && !next.mask.empty(); ++bit)
+    if (next.mask[bit / 32] >> (bit % 32) & 1) ids.push_back(bit);
+  const int32_t id = ids.empty() ? static_cast<int32_t>(any % kVocab) : ids[any % ids.size()];
   SPARROW_CHECK(id >= 0 && id < kVocab);
   constraint->advance(id);
   return id;

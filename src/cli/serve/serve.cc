@@ -163,6 +163,7 @@ Result<int> serve(ServeOptions options, const std::optional<RankPlace>& place,
   SPARROW_TRY(check_context(options, config, engine->limits().cache_tokens));
 
   EncodeCache encode_cache(*tokenizer);
+  ConstraintStore constraints(*tokenizer, checkpoint.config().vocab_size);
   Metrics metrics;
   std::vector<std::string> names = options.served_model_names;
   if (names.empty()) names.push_back(options.model.string());
@@ -175,7 +176,8 @@ Result<int> serve(ServeOptions options, const std::optional<RankPlace>& place,
                                   .chat_template = chat_template ? &*chat_template : nullptr,
                                   .defaults = defaults,
                                   .parse_reasoning = options.reasoning_parser != "none",
-                                  .parse_tools = options.tool_call_parser != "none"};
+                                  .parse_tools = options.tool_call_parser != "none",
+                                  .constraints = &constraints};
   ServiceOptions service_options{.seed = options.seed,
                                  .max_queued_requests = options.max_queued_requests,
                                  .version = SPARROW_VERSION,

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 
+#include "base/json/json_writer.h"
 #include "text/output/output_parser.h"
 
 namespace sparrow::openai {
@@ -29,7 +30,6 @@ constexpr Field kOwnFields[] = {
                 R"({"type":"object","required":["type"],"additionalProperties":{"type":"null"},)"
                 R"("properties":{"type":{"enum":["enabled","disabled","adaptive","auto"]}}})"),
     only("reasoning_split", true, "reasoning is a field of its own"),
-    {"response_format", Type::kObject},
     with_schema("modalities", Type::kList, R"({"const":["text"]})"),
     {"add_generation_prompt", Type::kBool},
     {"continue_final_message", Type::kBool},
@@ -44,12 +44,6 @@ Status check_formats(const Json& body) {
   if (const auto modalities = body.find("modalities"))
     if (modalities->size() != 1 || modalities->element(0).string_view() != "text")
       return modalities->error("must be [\"text\"]");
-  if (const auto format = body.find("response_format")) {
-    const Json type = SPARROW_TRY(format->at("type"));
-    if (type.string_view() != "text") return type.error("must be text: other formats are not supported yet");
-    static constexpr std::array<std::string_view, 1> kFields = {"type"};
-    SPARROW_TRY(check_members(*format, kFields, "a text format"));
-  }
   return Ok{};
 }
 
@@ -308,6 +302,26 @@ std::span<const Field> chat_fields() {
 
 std::string tool_name(const Json& tools, size_t index) {
   return std::string(tools.element(index).find("function")->find("name")->string_view());
+}
+
+std::vector<CallableTool> callable_tools(const ChatRequest& chat) {
+  std::vector<CallableTool> tools;
+  for (size_t i = 0; chat.tools && i < chat.tools->size(); ++i) {
+    const std::string name = tool_name(*chat.tools, i);
+    const bool chosen = chat.tool_choice == ChatRequest::ToolChoice::kNamed
+                            ? name == chat.tool_name
+                            : chat.allowed_tools.empty() ||
+                                  std::ranges::find(chat.allowed_tools, name) != chat.allowed_tools.end();
+    if (!chosen) continue;
+    const Json function = *chat.tools->element(i).find("function");
+    const auto strict = function.find("strict"), parameters = function.find("parameters");
+    JsonWriter json;
+    if (parameters) write_json(*parameters, json);
+    tools.push_back({.name = name,
+                     .parameters = json.take_part(),
+                     .strict = strict && strict->as_bool().ok() && strict->as_bool().value()});
+  }
+  return tools;
 }
 
 Result<ChatRequest> read_chat_request(const Json& body, const Defaults& defaults) {

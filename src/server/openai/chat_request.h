@@ -55,6 +55,9 @@ Status check_tools(const Json& tools);
 std::string tool_name(const Json& tools, size_t index);
 
 std::span<const Field> chat_fields();  // beside shared_fields()
+// The tools that may be called, and what is said about their parameters.
+std::vector<CallableTool> callable_tools(const ChatRequest& chat);
+
 Result<ChatRequest> read_chat_request(const Json& body, const Defaults& defaults);
 
 struct ChatPrompt {

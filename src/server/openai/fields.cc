@@ -50,6 +50,13 @@ constexpr Field kShared[] = {
     {"return_token_ids", Type::kBool},
     with_schema("bad_words", Type::kList, kWordsSchema),
     {"truncate_prompt_tokens", Type::kInteger, -1, kMaxTokens},
+    {"response_format", Type::kObject},
+    {"structured_outputs", Type::kObject},
+    {"guided_json", Type::kAny},
+    {"guided_regex", Type::kString},
+    {"guided_choice", Type::kList},
+    {"guided_grammar", Type::kString},
+    {"guided_decoding_backend", Type::kString},  // there is one
     {"priority", Type::kInteger, -1e6, 1e6},
     with_schema("cache_salt", Type::kString, R"({"type":"string","minLength":1,"maxLength":256})"),
     // For the client's and the operator's own records.
@@ -216,6 +223,7 @@ Result<GenerationFields> read_generation_fields(const Json& body, const Defaults
     fields.request.prompt_logprobs = SPARROW_TRY(read_logprob_count(*count, defaults));
     fields.wants_prompt_logprobs = true;
   }
+  fields.form = SPARROW_TRY(read_answer_form(body));
   fields.return_token_ids = SPARROW_TRY(body.bool_or("return_token_ids", false));
   fields.request.priority = static_cast<int>(SPARROW_TRY(body.int_or("priority", 0, -1000000, 1000000)));
   if (const auto salt = body.find("cache_salt")) {

@@ -14,6 +14,7 @@
 #include "base/json/json.h"
 #include "base/result.h"
 #include "engine/request.h"
+#include "server/constraint/answer_form.h"
 #include "server/fields/field.h"
 
 namespace sparrow::openai {
@@ -42,6 +43,7 @@ struct GenerationFields {
   bool continuous_usage = false;  // in every chunk
   std::optional<std::string> cache_salt;
   bool wants_prompt_logprobs = false;
+  std::optional<AnswerForm> form;  // what an answer has to look like
   bool return_token_ids = false;
   std::vector<std::string> bad_words;
   std::optional<int64_t> truncate_prompt_tokens;  // only the last ones; -1: as many as fit

@@ -11,7 +11,6 @@
 #include "server/openai/chat_request.h"
 #include "server/openai/completion_request.h"
 #include "server/openai/response.h"
-#include "text/output/call_guide.h"
 
 namespace sparrow::openai {
 namespace {
@@ -153,51 +152,36 @@ Status set_max_tokens(Prepared& prepared, const Defaults& defaults) {
   return Ok{};
 }
 
-// The guide as the engine asks it.
-class CallConstraint final : public TokenConstraint {
- public:
-  explicit CallConstraint(std::shared_ptr<const CallGuide> guide)
-      : guide_(std::move(guide)), state_(*guide_) {}
-
-  std::unique_ptr<TokenConstraint> copy() const override { return std::make_unique<CallConstraint>(*this); }
-  NextIds next_ids() override {
-    using End = NextIds::End;
-    return {.allowed = state_.allowed(),
-            .end = state_.done()   ? End::kOnly
-                   : state_.lost() ? End::kFree
-                                   : End::kBanned};
-  }
-  void advance(int32_t id) override { state_.advance(id); }
-
- private:
-  std::shared_ptr<const CallGuide> guide_;  // that of all outputs of the request
-  CallGuide::State state_;
-};
-
-// The model may think as its mode says, and has to call a tool then.
-Status force_call(const ChatRequest& chat, const ChatPrompt& prompt, const ServedModel& model,
-                  Prepared& prepared) {
+// Holds the answer to the form that was asked for, or to calls that fit their tools.
+Status hold_to(const AnswerRule& rule, FormStart start, const Asker& asker, Prepared& prepared) {
+  const std::string field = rule.form ? rule.form->field : "tools";
+  if (!asker.model.constraints)
+    return Error{Errc::kUnsupported, strf("{} is not supported here", field), field};
   if (!prepared.request.sampling.allowed_ids.empty())
     return Error{Errc::kInvalidArgument,
-                 "allowed_token_ids cannot be combined with a tool_choice that forces a call",
+                 strf("allowed_token_ids cannot be combined with {}",
+                      rule.form ? field : "a tool_choice or strict tools that calls are held to"),
                  "allowed_token_ids"};
-  using Start = CallGuideOptions::Start;
-  CallGuideOptions options{.tools = &prepared.tools,
-                           .vocab_size = model.defaults.vocab_size,
-                           .several = !prepared.answer.single_call};
-  options.start = prompt.starts_in_reasoning ? Start::kThinking
-                  : prompt.may_think         ? Start::kOpen
-                                             : Start::kCall;
-  if (chat.tool_choice == ChatRequest::ToolChoice::kNamed) {
-    options.names.push_back(chat.tool_name);
-  } else if (!chat.allowed_tools.empty()) {
-    options.names = chat.allowed_tools;
-  } else {
-    for (size_t i = 0; i < chat.tools->size(); ++i) options.names.push_back(tool_name(*chat.tools, i));
-  }
-  auto guide = std::make_shared<const CallGuide>(SPARROW_TRY(CallGuide::create(model.tokenizer, options)));
-  prepared.request.constraint = std::make_shared<const CallConstraint>(std::move(guide));
+  prepared.request.constraint = SPARROW_TRY(asker.model.constraints->make(rule, start, asker.tenant));
   return Ok{};
+}
+
+Status constrain(const ChatRequest& chat, const ChatPrompt& prompt, const Asker& asker, Prepared& prepared) {
+  AnswerRule rule{.form = prepared.fields.form, .several = !prepared.answer.single_call};
+  if (chat.may_call()) rule.tools = callable_tools(chat);
+  const bool strict = std::ranges::any_of(rule.tools, &CallableTool::strict);
+  if (chat.forces_call()) {
+    rule.form.reset();
+  } else if (!rule.form && !strict) {
+    return Ok{};
+  }
+  rule.any_text = !rule.form && !chat.forces_call();
+  const FormStart start = prompt.starts_in_reasoning ? FormStart::kThinking
+                          : prompt.may_think         ? FormStart::kOpen
+                                                     : FormStart::kAnswer;
+  // Then no tag in a text can be meant as one.
+  if (rule.form && start == FormStart::kAnswer) prepared.answer.parser->parse_reasoning = false;
+  return hold_to(rule, start, asker, prepared);
 }
 
 Status limit_thinking(const ChatRequest& chat, const ChatPrompt& prompt, const ServedModel& model,
@@ -252,7 +236,8 @@ Status read_completion(JsonDocument body, const Asker& asker, Prepared& prepared
       prepared.prompt_texts.push_back(SPARROW_TRY(model.tokenizer.decode(ids)));
     prepared.request.prompts.push_back(std::move(ids));
   }
-  return Ok{};
+  const AnswerRule rule{.form = prepared.fields.form};
+  return rule.form ? hold_to(rule, FormStart::kAnswer, asker, prepared) : Ok{};
 }
 
 }  // namespace
@@ -312,7 +297,7 @@ Status prepare_conversation(ChatRequest chat, const Asker& asker, Prepared& prep
   if (chat.tool_choice == ChatRequest::ToolChoice::kNone)
     if (const auto id = model.tokenizer.id_of(kCallToken))
       prepared.request.sampling.banned_ids.push_back(*id);
-  if (chat.forces_call()) SPARROW_TRY(force_call(chat, prompt, model, prepared));
+  SPARROW_TRY(constrain(chat, prompt, asker, prepared));
   return chat.thinking_budget && prompt.may_think ? limit_thinking(chat, prompt, model, prepared) : Ok{};
 }
 

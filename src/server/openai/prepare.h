@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "server/api/answer.h"
 #include "server/api/writer.h"
+#include "server/constraint/constraint_store.h"
 #include "server/openai/fields.h"
 #include "text/chat_template.h"
 #include "text/output/tool_schema.h"
@@ -34,6 +35,7 @@ struct ServedModel {
   const ChatTemplate* chat_template = nullptr;  // null: only text completions
   Defaults defaults;
   bool parse_reasoning = true, parse_tools = true;
+  ConstraintStore* constraints = nullptr;  // null: answers have no form
 };
 
 struct Prepared;

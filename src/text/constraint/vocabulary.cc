@@ -45,13 +45,16 @@ Vocabulary::Vocabulary(std::span<const std::string> tokens) : tokens_(tokens.beg
   build();
 }
 
-Vocabulary::Vocabulary(const Tokenizer& tokenizer, int vocab_size, std::span<const std::string_view> markup) {
+Vocabulary::Vocabulary(const Tokenizer& tokenizer, int vocab_size, std::span<const MarkupToken> markup) {
   tokens_.resize(vocab_size);
   for (int32_t id = 0; id < std::min(vocab_size, tokenizer.vocab_size()); ++id)
     if (!tokenizer.is_special(id)) tokens_[id] = tokenizer.bytes_of(id).value();
-  for (const AddedToken& added : tokenizer.added_tokens())
-    if (added.id < vocab_size && std::ranges::find(markup, added.content) == markup.end())
-      tokens_[added.id].clear();
+  for (const AddedToken& added : tokenizer.added_tokens()) {
+    if (added.id >= vocab_size) continue;
+    tokens_[added.id].clear();
+    for (const MarkupToken& one : markup)
+      if (one.token == added.content) tokens_[added.id] = one.byte;
+  }
   build();
 }
 

@@ -14,6 +14,13 @@
 
 namespace sparrow {
 
+// Tokens of markup that a text must not spell have bytes that no text has.
+inline constexpr char kMarkerByte = '\xFF', kCallsOpenByte = '\xFE', kCallsCloseByte = '\xFD';
+struct MarkupToken {
+  std::string_view token;
+  char byte;
+};
+
 class Vocabulary {
  public:
   // In the order of a walk: a node, then what is below it.
@@ -38,9 +45,9 @@ class Vocabulary {
 
   // Tokens by id; an empty one cannot be written.
   explicit Vocabulary(std::span<const std::string> tokens);
-  // What a model with so many ids may write in an answer: no control tokens, no ids without a token. Added
-  // tokens only where `markup` lists them.
-  Vocabulary(const Tokenizer& tokenizer, int vocab_size, std::span<const std::string_view> markup = {});
+  // What a model with so many ids may write in an answer: no control tokens, no ids without a token, and of
+  // the added ones only those of `markup`.
+  Vocabulary(const Tokenizer& tokenizer, int vocab_size, std::span<const MarkupToken> markup = {});
 
   int size() const { return static_cast<int>(tokens_.size()); }
   size_t num_words() const { return (tokens_.size() + 31) / 32; }

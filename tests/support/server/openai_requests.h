@@ -37,7 +37,8 @@ class OpenAiRequests : public testing::Test {
                             .top_k = 40,
                             .vocab_size = 400,
                             .max_model_tokens = 4096,
-                            .max_logprobs = 20}} {}
+                            .max_logprobs = 20},
+               .constraints = &constraints_} {}
 
   Result<std::unique_ptr<Prepared>> chat(const std::string& extra) {
     return prepare(kChatApi, R"({"messages":[{"role":"user","content":"hi"}])" + extra + "}", model_);
@@ -48,6 +49,7 @@ class OpenAiRequests : public testing::Test {
 
   const Tokenizer& tokenizer_;
   EncodeCache cache_;
+  ConstraintStore constraints_{tokenizer_, 400};
   ChatTemplate template_;
   ServedModel model_;
 };

@@ -63,7 +63,8 @@ class ServiceTest : public testing::Test {
             .tokenizer = shared_tokenizer(),
             .encode_cache = cache_,
             .chat_template = &template_,
-            .defaults = {.vocab_size = shared_model().config().vocab_size, .max_model_tokens = context}},
+            .defaults = {.vocab_size = shared_model().config().vocab_size, .max_model_tokens = context},
+            .constraints = &constraints_},
         keys_, metrics_,
         ServiceOptions{.seed = 1,
                        .max_queued_requests = engine_options.max_queued_requests,
@@ -114,6 +115,7 @@ class ServiceTest : public testing::Test {
   }
 
   EncodeCache cache_{shared_tokenizer()};
+  ConstraintStore constraints_{shared_tokenizer(), shared_model().config().vocab_size};
   ChatTemplate template_ = ChatTemplate::parse(synthetic_chat_template()).value();
   ApiKeys keys_;
   std::vector<std::string> allowed_hosts_;

@@ -186,11 +186,12 @@ TEST(JsonSchema, ToolCallsAreElements) {
       R"({"type":"object","properties":{"city":{"type":"string"},"days":{"type":"integer","maximum":9},"tags":{"type":"array","items":{"enum":["a","b"]}},"o":{"type":"object","properties":{"x":{"type":"boolean"}},"required":["x"],"additionalProperties":false}},"required":["city"],"additionalProperties":false})",
       ValueStyle::kToolCall);
   ASSERT_TRUE(constraint.ok()) << constraint.error().message;
-  const std::string ns = "]<]minimax[>[";
+  const std::string ns = "\xFF", text_ns = "]<]minimax[>[";
   EXPECT_TRUE(fits(constraint.value(), ns + "<city>a < \"b\" ]<]mini" + ns + "</city>"));
   EXPECT_TRUE(fits(constraint.value(), ns + "<city>x" + ns + "</city>" + ns + "<days>7" + ns + "</days>" +
                                            ns + "<tags>" + ns + "<item>a" + ns + "</item>" + ns + "</tags>" +
                                            ns + "<o>" + ns + "<x>true" + ns + "</x>" + ns + "</o>"));
+  EXPECT_FALSE(fits(constraint.value(), ns + "<city>a" + text_ns + ns + "</city>"));
   EXPECT_FALSE(fits(constraint.value(), ns + "<days>7" + ns + "</days>"));
   EXPECT_FALSE(fits(constraint.value(), ns + "<city>x" + ns + "</city>" + ns + "<days>12" + ns + "</days>"));
 }

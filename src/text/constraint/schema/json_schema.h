@@ -14,7 +14,7 @@ namespace sparrow {
 // How a value is written.
 enum class ValueStyle {
   kJson,
-  kToolCall,  // as M3 writes arguments: elements behind the tool marker, strings as they are
+  kToolCall,  // as M3 writes arguments: elements behind the marker (kMarkerByte), strings as they are
 };
 
 // A value that fits the schema. `root` is where references look; messages call it #.

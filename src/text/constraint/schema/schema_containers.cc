@@ -3,12 +3,12 @@
 // be left out.
 #include <algorithm>
 
-#include "base/json/json_writer.h"
 #include "base/strf.h"
 #include "text/constraint/automaton.h"
 #include "text/constraint/regex/regex.h"
 #include "text/constraint/schema/compiler.h"
 #include "text/constraint/schema/decimal_range.h"
+#include "text/constraint/vocabulary.h"
 #include "text/output/tool_markup.h"
 
 namespace sparrow {
@@ -17,14 +17,20 @@ namespace {
 constexpr size_t kMaxMembers = 1'000, kMaxPatterns = 6;
 constexpr int64_t kMaxCounted = 200;  // a count that members of a set of names are held to
 
-std::string quoted(std::string_view text) {
-  std::string out;
-  append_json_string(out, text);
-  return out;
-}
-
 int limit_of(const std::optional<int64_t>& count) {
   return count && *count < Grammar::kNoLimit ? static_cast<int>(*count) : Grammar::kNoLimit;
+}
+
+std::string tag(std::string_view name) {
+  return strf("{}<{}>", kMarkerByte, name);
+}
+
+// Whether the parser reads the name back from its tags.
+bool can_be_tag(std::string_view name) {
+  const std::string text = strf("<{}>", name);
+  const TagScan scan = scan_tag(text);
+  return scan.match == TagMatch::kTag && scan.length == text.size() && !scan.tag.closing &&
+         !scan.tag.has_attributes && scan.tag.name == name;
 }
 
 }  // namespace
@@ -86,16 +92,15 @@ Result<std::vector<SchemaCompiler::Member>> SchemaCompiler::members(const Facets
     bool allowed = true;
     for (const Facet& facet : facets)
       if (member(facet.schema, "propertyNames")) {
-        const auto document = JsonDocument::parse(quoted(name), "name");
+        const auto document = JsonDocument::parse(json_quoted(name), "name");
         allowed &= SPARROW_TRY(fits(document.value().root(), {part_of(facet, "propertyNames")}, 0));
       }
     const NodeId value = SPARROW_TRY(this->value(SPARROW_TRY(member_facets(facets, name))));
     NodeId text = g_.nothing();
     if (allowed && style_ == ValueStyle::kJson)
-      text = g_.sequence({g_.literal(quoted(name) + ":"), space_, value});
-    else if (allowed)
-      text = g_.sequence({g_.literal(strf("{}<{}>", kToolMarker, name)), value,
-                          g_.literal(strf("{}</{}>", kToolMarker, name))});
+      text = g_.sequence({g_.literal(json_quoted(name) + ":"), space_, value});
+    else if (allowed && can_be_tag(name))
+      text = g_.sequence({g_.literal(tag(name)), value, g_.literal(tag("/" + name))});
     result.push_back({name, required.contains(name), text});
   }
   return result;
@@ -265,8 +270,7 @@ Result<NodeId> SchemaCompiler::array(const Facets& facets) {
   const auto element = [&](size_t index) -> Result<NodeId> {
     const NodeId value = SPARROW_TRY(this->value(SPARROW_TRY(item_facets(facets, index))));
     if (json) return value;
-    return g_.sequence(
-        {g_.literal(strf("{}<item>", kToolMarker)), value, g_.literal(strf("{}</item>", kToolMarker))});
+    return g_.sequence({g_.literal(tag("item")), value, g_.literal(tag("/item"))});
   };
   // What follows the listed elements.
   const NodeId other = SPARROW_TRY(element(listed));

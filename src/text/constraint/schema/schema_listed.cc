@@ -10,7 +10,7 @@
 #include "text/constraint/schema/compiler.h"
 #include "text/constraint/schema/decimal_range.h"
 #include "text/constraint/schema/formats.h"
-#include "text/output/tool_markup.h"
+#include "text/constraint/vocabulary.h"
 
 namespace sparrow {
 namespace {
@@ -182,9 +182,9 @@ void SchemaCompiler::write_tool_text(const Json& value, std::string& out) {
   } else if (value.is_object() || value.is_array()) {
     for (size_t i = 0; i < value.size(); ++i) {
       const std::string name(value.is_array() ? "item" : value.key(i));
-      out += strf("{}<{}>", kToolMarker, name);
+      out += strf("{}<{}>", kMarkerByte, name);
       write_tool_text(value.is_array() ? value.element(i) : value.member(i), out);
-      out += strf("{}</{}>", kToolMarker, name);
+      out += strf("{}</{}>", kMarkerByte, name);
     }
   } else {
     JsonWriter json;

@@ -158,11 +158,13 @@ Result<NodeId> SchemaCompiler::number(const Facets& facets, bool whole) {
       return refuse(facet, "multipleOf", strf("is {}", multiple->brief()));
     const Decimal& step = value.value();
     if (!step.fraction.empty()) {
-      // A tenth, a hundredth, ...: so many digits.
+      // A tenth, a hundredth, ...: so many digits. Who checks may divide doubles, and then smaller steps do
+      // not come out even: of those whole numbers are written.
       if (step.whole != "0" || step.fraction.find_first_not_of('0') + 1 != step.fraction.size() ||
           step.fraction.back() != '1')
         return refuse(facet, "multipleOf", "is no whole number and no power of ten");
-      range.max_fraction_digits = std::min(range.max_fraction_digits, static_cast<int>(step.fraction.size()));
+      const auto digits = static_cast<int>(step.fraction.size());
+      range.max_fraction_digits = std::min(range.max_fraction_digits, digits <= 2 ? digits : 0);
       continue;
     }
     const auto divisor = multiple->as_int(1, INT64_MAX);
