@@ -104,7 +104,6 @@ class EngineCore {
   void expire(const StepPlan& plan);
   void encode_media();
   bool runner_failed();  // then everything has ended
-  void launch(const StepPlan& plan, Flight& flight);
   void run_step(const StepPlan& plan, Flight& flight);
   void start_draws(const StepPlan& plan, Flight& flight);
   // Runs the step after `flight`, if that is known without its ids; the plan, if its draws need these.

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a step's logits are asked: ids for the outputs, probabilities for the prompts.
+// A step: what it runs, what its logits are asked (ids for the outputs, probabilities for the prompts), and
+// what became of it.
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "engine/engine_core.h"
+#include "engine/schedule/step_batch.h"
 
 namespace sparrow {
 namespace {
@@ -29,6 +32,99 @@ void set_masks(SampleRow& row, TokenConstraint* constraint, std::span<const int3
 }
 
 }  // namespace
+
+bool EngineCore::step(SchedulerTime now) {
+  now_ = now;
+  if (runner_failed()) return false;
+  if (flight_.num_tokens == 0) {
+    encode_media();
+    launched_ = std::chrono::steady_clock::now();
+    if (bound_steps_) {
+      step_tokens_ = budget_.tokens(/*shared=*/outputs_.size() > 1);
+      scheduler_.set_step_tokens(step_tokens_);
+    }
+    const StepPlan& plan = scheduler_.plan_step(now);
+    expire(plan);
+    if (plan.slices.empty()) {
+      scheduler_.commit({});
+      return !scheduler_.need_features().empty();  // which the next step begins with
+    }
+    run_step(plan, flight_);
+    score_prompts(plan);
+    start_draws(plan, flight_);
+  }
+  const StepPlan* const waiting = launch_ahead(flight_, now);
+  std::vector<Draw> draws = runner_->finish_draws();
+  if (runner_failed()) return false;  // nobody gets what it drew
+  collect(flight_, std::move(draws));
+  if (waiting) start_draws(*waiting, ahead_);
+  scheduler_.commit(sampled_);
+  send_drawn(flight_);
+  const auto ended = std::chrono::steady_clock::now();
+  count_step(flight_, std::chrono::duration<double>(ended - std::exchange(launched_, ended)).count());
+  flight_.num_tokens = 0;
+  std::swap(flight_, ahead_);
+  return true;
+}
+
+void EngineCore::encode_media() {
+  const std::span<Sequence* const> sequences = scheduler_.need_features();
+  if (sequences.empty()) return;
+  const auto start = std::chrono::steady_clock::now();
+  const std::vector<EncodeJob> jobs = features_.plan(sequences);
+  if (jobs.empty()) return;
+  runner_->encode(jobs);
+  stats_.encode_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+void EngineCore::run_step(const StepPlan& plan, Flight& flight) {
+  start_requests(plan);
+  runner_->copy_blocks(plan.copies);
+  fill_batch(plan.slices, batch_, scheduler_.num_groups(), &features_);
+  runner_->run(batch_);
+  flight.num_tokens = plan.num_tokens;
+  flight.num_sequences = static_cast<int>(plan.slices.size());
+  flight.group_tokens = 0;
+  for (int group = 0; group < batch_.num_groups(); ++group)
+    flight.group_tokens = std::max(flight.group_tokens,
+                                   group_begin(batch_, group + 1).token - group_begin(batch_, group).token);
+}
+
+void EngineCore::start_draws(const StepPlan& plan, Flight& flight) {
+  ask_for_draws(plan, flight);
+  runner_->start_draws(flight.draws);
+}
+
+const StepPlan* EngineCore::launch_ahead(const Flight& flight, SchedulerTime now) {
+  if (!run_ahead_) return nullptr;
+  bool draws_wait = false;
+  for (const Drawn& drawn : flight.drawn) {
+    // What is drawn next may hang on what is drawn now; of outputs that have ended it does not matter.
+    const auto output = outputs_.find(drawn.sequence);
+    if (output == outputs_.end()) continue;
+    if (!drawn.waits) return nullptr;
+    draws_wait |= output->second.constraint || output->second.request->request.sampling.has_penalties();
+  }
+  const StepPlan* const plan = scheduler_.plan_ahead(now);
+  if (!plan) return nullptr;
+  run_step(*plan, ahead_);
+  if (draws_wait) return plan;
+  start_draws(*plan, ahead_);
+  return nullptr;
+}
+
+TokenEvent::Waited EngineCore::waited_until_now(const ActiveRequest& request, WaitReason reason) const {
+  return {std::max(0.0, std::chrono::duration<double>(now_ - request.arrived).count()), reason};
+}
+
+void EngineCore::start_requests(const StepPlan& plan) {
+  for (const StepSlice& slice : plan.slices) {
+    ActiveRequest& request = *outputs_.at(slice.sequence->id).request;
+    if (std::exchange(request.started, true)) continue;
+    request.waited = waited_until_now(request, slice.sequence->wait_reason);
+    leave_queue(request);
+  }
+}
 
 void EngineCore::collect(Flight& flight, std::vector<Draw> draws) {
   std::vector<Drawn>& all = flight.drawn;
@@ -142,6 +238,31 @@ void EngineCore::finish_draw(Drawn& drawn, Draw draw) {
     event.finish = FinishReason::kStop;
   else if (drawn.position + 1 == request.max_tokens)
     event.finish = FinishReason::kLength;
+}
+
+void EngineCore::send_drawn(Flight& flight) {
+  for (Drawn& drawn : flight.drawn) {
+    if (!outputs_.contains(drawn.sequence)) continue;  // it ended while the step ran
+    if (drawn.event.finish)
+      end(drawn.sequence, std::move(drawn.event));
+    else
+      send(*outputs_.at(drawn.sequence).request, std::move(drawn.event));
+  }
+}
+
+void EngineCore::count_step(const Flight& flight, double seconds) {
+  if (bound_steps_)
+    budget_.took(seconds, flight.group_tokens, step_tokens_,
+                 /*prompts=*/flight.num_tokens > flight.num_sequences);
+  stats_.computed_tokens += flight.num_tokens;
+  const auto* const bound = std::ranges::lower_bound(kStepTokenBounds, flight.num_tokens);
+  ++stats_.steps_by_tokens[static_cast<size_t>(bound - kStepTokenBounds.begin())];
+  ++stats_.steps;
+  stats_.step_sequences += flight.num_sequences;
+  stats_.largest_step_sequences = std::max(stats_.largest_step_sequences, flight.num_sequences);
+  stats_.largest_step_tokens = std::max(stats_.largest_step_tokens, flight.num_tokens);
+  stats_.step_seconds += seconds;
+  stats_.last_step_seconds = seconds;
 }
 
 }  // namespace sparrow
