@@ -62,12 +62,10 @@ Status check_flags(const ServeOptions& o) {
 
 Result<std::vector<std::string>> allowed_origins(const ServeOptions& o) {
   std::vector<std::string> origins = o.allowed_origins;
-  if (origins.size() == 1 && origins[0].starts_with('[')) {
-    const JsonDocument document = SPARROW_TRY(JsonDocument::parse(origins[0], "--allowed-origins"));
-    const Json list = document.root("--allowed-origins");
-    origins.clear();
-    for (size_t i = 0; i < list.size(); ++i) origins.push_back(SPARROW_TRY(list.element(i).as_string()));
-  }
+  // A list in brackets has been taken apart with the other flags, but for the quotes of JSON.
+  for (std::string& origin : origins)
+    if (origin.size() > 1 && origin.starts_with('"') && origin.ends_with('"'))
+      origin = origin.substr(1, origin.size() - 2);
   for (const std::string& origin : origins) {
     const size_t host = origin.find("://");
     const bool is_origin = host != origin.npos && host > 0 && host + 3 < origin.size() &&
