@@ -69,7 +69,9 @@ EngineCore::EngineCore(const ModelConfig& config, const EngineOptions& options,
       bound_steps_(options.bound_steps.value_or(runner_->info().bound_steps)),
       scheduler_(runner_->info().num_blocks, scheduler_limits(options), options.block_order_seed),
       features_(runner_->info().feature_tokens, options.max_step_patches),
-      budget_(options.max_step_tokens) {}
+      budget_(options.max_step_tokens) {
+  if (options.cache_events) scheduler_.tell_cache_events(options.cache_events);
+}
 
 void EngineCore::add(RequestId id, Request request, std::shared_ptr<TokenChannel> channel,
                      SchedulerTime now) {

@@ -14,6 +14,7 @@
 #include "device/exec.h"
 #include "engine/schedule/scheduler_types.h"
 #include "engine/schedule/wait_reason.h"
+#include "kv/cache_event.h"
 #include "model/ledger.h"
 #include "model/load/file_walk.h"
 
@@ -57,6 +58,7 @@ struct EngineOptions {
   int events_per_output = 64;      // a TokenStream holds before its request pauses
   std::optional<bool> run_ahead;   // start a step before the ids of the last are known; default: EngineInfo's
   std::optional<uint64_t> block_order_seed;  // hand blocks out in this shuffled order
+  CacheEventSink cache_events;               // told after each step, on the engine's thread; none: not wanted
 };
 
 struct EngineInfo {

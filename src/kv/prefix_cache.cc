@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "kv/cache_event.h"
 
 namespace sparrow {
 namespace {
@@ -32,6 +33,17 @@ std::string media_key(const PrefixContent& content, int64_t block) {
     key.append(reinterpret_cast<const char*>(span.digest.data()), span.digest.size());
   }
   return key;
+}
+
+std::vector<MediaSpan> media_of_key(std::string_view key) {
+  std::vector<MediaSpan> media;
+  int64_t place[2];
+  for (; !key.empty(); key.remove_prefix(sizeof place + sizeof(Digest))) {
+    std::memcpy(place, key.data(), sizeof place);
+    MediaSpan& span = media.emplace_back(MediaSpan{.begin = place[0], .end = place[1]});
+    std::memcpy(span.digest.data(), key.data() + sizeof place, sizeof(Digest));
+  }
+  return media;
 }
 
 }  // namespace
@@ -161,6 +173,7 @@ BlockId PrefixCache::publish(const PrefixContent& content, const Digest& digest,
   media_[block - first_] = std::move(media);
   ++num_known_;
   pool_.keep(block);
+  if (events_) append_stored(block, *events_);
   return block;
 }
 
@@ -168,6 +181,11 @@ void PrefixCache::forget(BlockId block) {
   Node& node = node_of(block);
   // Whoever owns a block owns those before it and gives them back after it, so it is evicted before them.
   SPARROW_CHECK_EQ(node.first_child, kNone);
+  if (events_) {
+    if (events_->empty() || events_->back().kind != CacheEvent::Kind::kRemoved)
+      events_->push_back({.kind = CacheEvent::Kind::kRemoved});
+    events_->back().digests.push_back(node.digest);
+  }
   BlockId* at = &buckets_[bucket_of(node.digest)];
   while (*at != block) at = &node_of(*at).next_in_bucket;
   *at = node.next_in_bucket;
@@ -179,6 +197,36 @@ void PrefixCache::forget(BlockId block) {
   const int root = -1 - node.parent;
   root_of_salt_.erase(roots_[root].salt);
   free_roots_.push_back(root);
+}
+
+// One event holds as much of a sequence as comes in one go.
+void PrefixCache::append_stored(BlockId block, std::vector<CacheEvent>& events) const {
+  const Node& node = node_of(block);
+  const std::optional<Digest> parent =
+      node.parent < 0 ? std::nullopt : std::optional(node_of(node.parent).digest);
+  const bool goes_on = parent && !events.empty() && events.back().kind == CacheEvent::Kind::kStored &&
+                       events.back().digests.back() == *parent;
+  if (!goes_on) events.push_back({.kind = CacheEvent::Kind::kStored, .parent = parent});
+  CacheEvent& event = events.back();
+  event.digests.push_back(node.digest);
+  event.ids.insert(event.ids.end(), ids_of(block).begin(), ids_of(block).end());
+  event.extras.push_back({.salt = parent ? std::string() : roots_[-1 - node.parent].salt,
+                          .media = media_of_key(media_of(block))});
+}
+
+void PrefixCache::list(std::vector<CacheEvent>& events) const {
+  std::vector<BlockId> next;
+  for (const auto& [salt, root] : root_of_salt_) {
+    next.push_back(roots_[-1 - root].first_child);
+    while (!next.empty()) {
+      const BlockId block = next.back();
+      next.pop_back();
+      if (block == kNone) continue;
+      append_stored(block, events);
+      next.push_back(node_of(block).next_sibling);
+      next.push_back(node_of(block).first_child);
+    }
+  }
 }
 
 BlockId PrefixCache::find_known(Parent parent, const Digest& digest, std::span<const int32_t> ids,

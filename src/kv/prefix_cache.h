@@ -18,6 +18,8 @@
 
 namespace sparrow {
 
+struct CacheEvent;
+
 using Digest = std::array<uint8_t, 32>;
 
 // Tokens [begin, end) of a sequence stand for an image or a video with this digest.
@@ -70,6 +72,11 @@ class PrefixCache {
 
   int num_known() const { return num_known_; }
 
+  // What becomes of blocks is appended to `events` from now on.
+  void record(std::vector<CacheEvent>& events) { events_ = &events; }
+  // Appends all known blocks as stored, each after the one before it.
+  void list(std::vector<CacheEvent>& events) const;
+
  private:
   // The parent of a sequence's first block is a root, one for each salt that has blocks: -1 - its index.
   using Parent = int32_t;
@@ -87,6 +94,7 @@ class PrefixCache {
   static constexpr BlockId kNone = -1;
 
   void forget(BlockId block);
+  void append_stored(BlockId block, std::vector<CacheEvent>& events) const;
   BlockId find_known(Parent parent, const Digest& digest, std::span<const int32_t> ids,
                      const std::string& media) const;
   void find_partial(Parent parent, const PrefixContent& content, std::span<const Digest> digests,
@@ -114,6 +122,7 @@ class PrefixCache {
   std::vector<int> free_roots_;
   std::map<std::string, Parent, std::less<>> root_of_salt_;
   int num_known_ = 0;
+  std::vector<CacheEvent>* events_ = nullptr;  // nobody wants to know
 };
 
 }  // namespace sparrow

@@ -145,6 +145,13 @@ void add_engine(CLI::App* command, ServeOptions& o) {
       ->add_flag("--enable-prefix-caching,!--no-enable-prefix-caching", o.prefix_caching,
                  "Keep prefixes for later requests (default: on)")
       ->group(group);
+  command
+      ->add_option(
+          "--kv-events-config", o.kv_events_config,
+          "Tell routers what the prefix cache holds, over ZeroMQ: as vLLM's flag of that name, such as\n"
+          "'{\"enable_kv_cache_events\": true}' (see docs/fleet.md)")
+      ->type_name("JSON")
+      ->group(group);
   command->add_option("--seed", o.seed, "Seed for requests that bring none, so that they can be repeated")
       ->type_name("S")
       ->group(group);

@@ -19,6 +19,7 @@
 #include "server/access_log.h"
 #include "server/api/errors.h"
 #include "server/auth.h"
+#include "server/events/kv_event_publisher.h"
 #include "server/http/http.h"
 #include "server/metrics.h"
 #include "server/service.h"
@@ -115,6 +116,17 @@ void end_serving(const ServeOptions& o, int signal, HttpServer& server, const Ac
   server.stop();
 }
 
+// Null: nobody wants to know what the cache holds.
+Result<std::unique_ptr<KvEventPublisher>> publish_events(const ServeOptions& o, EngineOptions& for_engine) {
+  const KvEventOptions options = SPARROW_TRY(event_options(o));
+  if (!options.enabled) return std::unique_ptr<KvEventPublisher>();
+  auto publisher = SPARROW_TRY(KvEventPublisher::start(options, for_engine.grid.dp));
+  for_engine.cache_events = publisher->sink();
+  for (const std::string& line : publisher->endpoints())
+    std::fputs(strf("events of the prefix cache, with its token ids, at {}\n", line).c_str(), stderr);
+  return publisher;
+}
+
 EngineOptions options_of_rank(const EngineOptions& options, const ServeOptions& o,
                               const std::optional<RankPlace>& place) {
   return place ? rank_options(options, o.ranks, *place) : options;
@@ -148,14 +160,14 @@ Result<int> serve(ServeOptions options, const std::optional<RankPlace>& place,
   const ModelConfig config = SPARROW_TRY(read_config(options));
   const auto tokenizer = SPARROW_TRY(load_tokenizer(options.model, config));
   const std::optional<ChatTemplate> chat_template = SPARROW_TRY(read_template(options));
-  const EngineOptions for_engine =
-      options_of_rank(SPARROW_TRY(engine_options(options, config)), options, place);
+  EngineOptions for_engine = options_of_rank(SPARROW_TRY(engine_options(options, config)), options, place);
   const AccessLog log(STDERR_FILENO, options.log_format == "json" ? LogFormat::kJson : LogFormat::kHuman);
   std::atomic<Service*> loaded{nullptr};
   const auto server = SPARROW_TRY(listen(options, log, loaded));
 
   if (place) ranks = SPARROW_TRY(join(options, *place, for_engine));
   const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load, ranks.get()));
+  const auto publisher = SPARROW_TRY(publish_events(options, for_engine));
   const auto engine = SPARROW_TRY(start_engine(checkpoint, for_engine, options.load, ranks.get()));
   const EngineWatch watch(ranks.get(), *engine, [&log](const Error& failure) {
     log.write_line(strf("stopping: {}\n", failure.message));
@@ -190,6 +202,7 @@ Result<int> serve(ServeOptions options, const std::optional<RankPlace>& place,
                                       .max_responses = options.max_stored_responses,
                                       .expiry = std::chrono::seconds(options.response_expiry_seconds)};
   Service service(*engine, model, *keys, metrics, service_options);
+  if (publisher) publisher->add_metrics(metrics, names[0]);
   loaded = &service;
   greet(*server, names[0], defaults, config.max_positions, !keys->empty(), options.max_model_len > 0);
 

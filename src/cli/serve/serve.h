@@ -43,6 +43,7 @@ struct ServeOptions {
   std::string kv_cache_memory;  // "4G"; empty: by the machine's memory
   int block_size = 128;
   bool prefix_caching = true;
+  std::string kv_events_config;  // JSON; empty: nobody is told what the cache holds
   int threads = 0;
 
   LoadOptions load;

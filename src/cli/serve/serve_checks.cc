@@ -57,6 +57,9 @@ Status check_flags(const ServeOptions& o) {
     return Error{Errc::kInvalidArgument, "--ssl-certfile and --ssl-keyfile belong together"};
   for (const std::string& name : o.served_model_names) SPARROW_TRY(check_name(name));
   SPARROW_TRY(allowed_origins(o));
+  if (SPARROW_TRY(event_options(o)).enabled && !o.prefix_caching)
+    return Error{Errc::kInvalidArgument,
+                 "--kv-events-config: there are no events without --enable-prefix-caching"};
   return Ok{};
 }
 
@@ -97,6 +100,10 @@ Result<ModelConfig> read_config(const ServeOptions& o) {
                  strf("--max-model-len {} exceeds the model's {} positions (--hf-overrides can change them)",
                       o.max_model_len, config.max_positions)};
   return config;
+}
+
+Result<KvEventOptions> event_options(const ServeOptions& o) {
+  return o.kv_events_config.empty() ? KvEventOptions() : parse_kv_event_options(o.kv_events_config);
 }
 
 bool is_loopback(const std::string& host) {

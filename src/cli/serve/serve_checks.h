@@ -12,6 +12,7 @@
 #include "config/config.h"
 #include "engine/engine_types.h"
 #include "server/auth.h"
+#include "server/events/kv_event_options.h"
 #include "text/chat_template.h"
 
 namespace sparrow::cli {
@@ -27,6 +28,9 @@ Result<ModelConfig> read_config(const ServeOptions& options);
 
 // From flags, file and environment; also when they are read again.
 Result<std::unique_ptr<ApiKeys>> read_keys(const ServeOptions& options);
+
+// From --kv-events-config.
+Result<KvEventOptions> event_options(const ServeOptions& options);
 
 // nullopt: the model has none, so there are no chats.
 Result<std::optional<ChatTemplate>> read_template(const ServeOptions& options);

@@ -141,6 +141,27 @@ void Scheduler::commit(std::span<const int32_t> sampled) {
     const BlockPool& pool = group.pool;
     SPARROW_CHECK_EQ(pool.num_in_use() + pool.num_cached() + pool.num_free(), pool.num_blocks());
   }
+  if (cache_event_sink_) send_cache_events();
+}
+
+void Scheduler::tell_cache_events(CacheEventSink sink) {
+  cache_event_sink_ = std::move(sink);
+  for (Group& group : groups_) {
+    group.cache.record(group.cache_events);
+    group.cache_events_lost = true;  // whoever listens may have heard of caches before these
+  }
+  send_cache_events();
+}
+
+void Scheduler::send_cache_events() {
+  for (Group& group : groups_) {
+    if (group.cache_events_lost) {
+      group.cache_events = {{.kind = CacheEvent::Kind::kCleared}};
+      group.cache.list(group.cache_events);
+    }
+    if (group.cache_events.empty()) continue;
+    group.cache_events_lost = !cache_event_sink_(group.index, std::exchange(group.cache_events, {}));
+  }
 }
 
 const Sequence* Scheduler::find(SequenceId id) const {

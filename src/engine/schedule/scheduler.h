@@ -26,6 +26,7 @@
 #include "engine/schedule/step_plan.h"
 #include "engine/schedule/wait_reason.h"
 #include "kv/block_pool.h"
+#include "kv/cache_event.h"
 
 namespace sparrow {
 
@@ -50,6 +51,10 @@ class Scheduler {
   // is.
   void set_step_tokens(int num_tokens) { step_tokens_ = num_tokens; }
 
+  // Every commit() tells from now on what became of the prefix caches' blocks; to begin with, that they hold
+  // nothing. Called once, before anything runs.
+  void tell_cache_events(CacheEventSink sink);
+
   // The next step; valid until commit(), which must follow. No slices: nothing can run now.
   const StepPlan& plan_step(SchedulerTime now);
 
@@ -71,6 +76,7 @@ class Scheduler {
   SchedulerStats stats() const;
   int num_groups() const { return limits_.groups; }
   const BlockPool& pool(int group = 0) const { return groups_[group].pool; }
+  const PrefixCache& cache(int group = 0) const { return groups_[group].cache; }
   bool idle() const { return sequences_.empty(); }
 
  private:
@@ -107,6 +113,7 @@ class Scheduler {
 
   // scheduler.cc
   void publish(Sequence& sequence);
+  void send_cache_events();
   void fork(Sequence& sequence, std::span<const int32_t> ids);
   void remove(Sequence& sequence);
   void wait(Sequence& sequence);
@@ -124,6 +131,8 @@ class Scheduler {
   std::vector<Waiting> waiting_;  // best first
   SequenceId next_id_ = 1;
   SchedulerTime earliest_deadline_ = SchedulerTime::max();  // of the queue, or earlier
+
+  CacheEventSink cache_event_sink_;  // none: nobody wants to know
 
   int num_planned_ = 0;  // steps that are not committed: at most two
   uint64_t step_ = 0;

@@ -12,6 +12,7 @@
 #include "engine/schedule/sequence.h"
 #include "engine/schedule/step_plan.h"
 #include "kv/block_pool.h"
+#include "kv/cache_event.h"
 #include "kv/prefix_cache.h"
 
 namespace sparrow {
@@ -33,6 +34,9 @@ struct SchedulerGroup {
   BlockPool pool;
   PrefixCache cache;
   GroupStats totals;  // since the start; the rest of it is not kept up
+
+  std::vector<CacheEvent> cache_events;  // that nobody has been told yet
+  bool cache_events_lost = false;        // some were not taken
 
   std::vector<Sequence*> running;  // best first
   int num_choices = 0;             // of these, those to come counted

@@ -33,7 +33,9 @@ class Simulation {
       : options_(options),
         random_(options.seed),
         memory_(static_cast<size_t>(options.num_blocks) * options.limits.groups * kBlockTokens),
-        scheduler_(options.num_blocks, options.limits, options.seed) {}
+        scheduler_(options.num_blocks, options.limits, options.seed) {
+    if (options.cache_events) scheduler_.tell_cache_events(options.cache_events);
+  }
 
   SimulationOutcome run() {
     while (outcome_.refused + num_added_ < options_.num_requests || !live_.empty() ||
@@ -173,6 +175,7 @@ void Simulation::step() {
     if (live_.contains(id)) end(id, outcome_.cancelled);
   }
   scheduler_.commit(flight_.sampled);
+  if (options_.after_step) options_.after_step(scheduler_, outcome_.steps);
   std::vector<StepSlice> kept;
   for (size_t i = 0; i < flight_.slices.size(); ++i)
     if (flight_.slices[i].num_draws() > 0 && live_.contains(flight_.ids[i]))

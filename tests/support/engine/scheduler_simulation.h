@@ -7,6 +7,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 
 #include "engine/schedule/scheduler.h"
 
@@ -24,6 +25,8 @@ struct SimulationOptions {
   double runs_ahead = 0.5;               // of the steps that could
   double long_outputs = 0.3;             // share of them
   int64_t long_output = 400;             // at most
+  CacheEventSink cache_events;           // as Scheduler::tell_cache_events() takes it
+  std::function<void(const Scheduler&, int64_t step)> after_step;
 };
 
 struct SimulationOutcome {
