@@ -94,6 +94,19 @@ TEST_F(Nccl, NamesARankThatDoesNotCome) {
   EXPECT_THAT(make(1, 4).error().message, HasSubstr("remote process exited"));
 }
 
+TEST_F(Nccl, AGroupThatDoesNotComeTogetherIsNotWaitedForWhenItGoes) {
+  auto comm = make(1, 4, milliseconds(5)).value();
+  calls();
+  in_progress() = 1 << 30;
+  EXPECT_THAT(comm->split(0, 1, 1, 2).error().message, HasSubstr("heard nothing of some rank for 5 ms"));
+  EXPECT_TRUE(comm->failed());
+  comm.reset();
+  std::string seen;
+  while ((seen += calls()).find("abort;") == std::string::npos) std::this_thread::yield();
+  EXPECT_EQ(seen.find("destroy"), std::string::npos);
+  in_progress() = 0;
+}
+
 TEST_F(Nccl, AsksForWhatTheInterfacePromises) {
   const auto comm = make(1, 2).value();
   std::array<float, 64> memory{};

@@ -41,13 +41,18 @@ Result<std::unique_ptr<NcclComm>> NcclComm::create(std::shared_ptr<const NcclLib
   return made.error();
 }
 
-Result<std::unique_ptr<NcclComm>> NcclComm::split(int color, int key, int rank, int size) const {
+Result<std::unique_ptr<NcclComm>> NcclComm::split(int color, int key, int rank, int size) {
   auto comm = std::unique_ptr<NcclComm>(new NcclComm(library_, rank, size, stream_, patience_));
   nccl::Config config;
   config.blocking = 0;
-  SPARROW_TRY(finish(library_->CommSplit(comm_, color, key, &comm->comm_, &config)));
-  SPARROW_TRY(comm->finish(nccl::kSuccess));
-  return comm;
+  Status made = finish(library_->CommSplit(comm_, color, key, &comm->comm_, &config));
+  if (!made.ok())
+    abort();  // it is still under way here
+  else if (made = comm->finish(nccl::kSuccess); made.ok())
+    return comm;
+  // Destroying what is under way would wait for ranks that never come.
+  comm->abort();
+  return made.error();
 }
 
 NcclComm::~NcclComm() {

@@ -21,8 +21,9 @@ class NcclComm final : public Communicator {
                                                   const nccl::UniqueId& id, int rank, int size, void* stream,
                                                   std::chrono::milliseconds patience);
   ~NcclComm() override;
-  // Those ranks that give the same colour, in the order of their keys. All ranks call it.
-  Result<std::unique_ptr<NcclComm>> split(int color, int key, int rank, int size) const;
+  // Those ranks that give the same colour, in the order of their keys. All ranks call it. Error: what was
+  // split may be of no use any more either.
+  Result<std::unique_ptr<NcclComm>> split(int color, int key, int rank, int size);
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
