@@ -30,9 +30,13 @@ void CudaTextModel::tune(cudaStream_t stream) {
   // Whatever stands in the activations is multiplied: it must be numbers, and not so small that it is free.
   SPARROW_CUDA(
       cudaMemsetAsync(a.normed, 0x3c, int64_t{s.limits.max_step_tokens} * s.config.hidden_size * 2, stream));
+  // Steps just below those that round are padded to the first rung that does.
+  const auto last_bf16 = std::find_if(ladder.begin(), ladder.end(),
+                                      [](int rows) { return rows >= GpuStepLimits::kMinRoundedRows; });
   const auto tune = [&](const auto& weights, int rows, const Bf16* x, Bf16* out) {
     const ops::cuda::E4m3Rows rounded = s.rounded_for(weights.front(), rows);
-    if (rounded.codes == nullptr) return s.gemm->tune(weights, rows, x, out, stream);
+    if (rounded.codes == nullptr || rows == *last_bf16) s.gemm->tune(weights, rows, x, out, stream);
+    if (rounded.codes == nullptr) return;
     ops::cuda::quantise_rows({.x = x, .out = rounded, .rows = rows, .columns = weights.front().cols}, stream);
     s.gemm->tune(weights, rows, rounded, out, stream);
   };
