@@ -43,9 +43,9 @@ Result<int64_t> Rank::num_blocks(const KvCacheShape& one_block) const {
   SPARROW_CUDA(cudaMemGetInfo(&free, &total));
   const double block_bytes = static_cast<double>(one_block.block_bytes());
   const double used = static_cast<double>(total - free);
-  const double left = static_cast<double>(total) * options_.gpu.memory_utilization - used -
-                      static_cast<double>(options_.gpu.graphs ? kDriverGraphBytes : 0);
-  const double budget = left / (peers_ ? peers_->ranks_on_gpu() : 1);
+  const double left = static_cast<double>(total) * options_.gpu.memory_utilization - used;
+  const double budget = left / (peers_ ? peers_->ranks_on_gpu() : 1) -
+                        static_cast<double>(options_.gpu.graphs ? kDriverGraphBytes : 0);
   const auto fits = static_cast<int64_t>(std::max(budget, 0.0) / block_bytes);
   const int64_t wanted = options_.cache_tokens > 0 ? blocks_for_tokens(options_.cache_tokens) : fits;
   if (wanted >= 1 && wanted <= fits) return wanted;
