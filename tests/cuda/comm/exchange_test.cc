@@ -74,38 +74,97 @@ TEST_P(Exchange, EqualsTheHostInBothFormsForAnyNumberOfRows) {
     }
 }
 
-// Two groups of four: rows of a group are summed over it and wanted by all, or the other way round.
-TEST(Exchange, SourcesAndDestinationsMayDiffer) {
-  constexpr int kSize = 8, kTp = 4, kHidden = 512, kRows = 11, kFirst[] = {0, 4, kRows};
-  PeerBed bed(kSize, kHidden, kRows);
-  for (const bool many : {false, true})
-    for (const bool to_all : {true, false}) {
-      const Rows input(kSize, kRows, kHidden, false, many + 2 * to_all);
-      std::vector<ExchangeArgs> args;
-      for (int r = 0; r < kSize; ++r) {
-        bed.ranks[r]->upload(input, false);
-        ExchangeArgs a = bed.ranks[r]->args(kRows, false, many);
-        a.groups.count = 2;
-        for (int g = 0; g < 2; ++g) {
-          a.groups.first_row[g + 1] = kFirst[g + 1];
-          const RankRange group{g * kTp, (g + 1) * kTp}, all{0, kSize};
-          a.groups.sources[g] = to_all ? group : all;
-          a.groups.destinations[g] = to_all ? all : group;
-        }
-        args.push_back(a);
-      }
-      in_turn(args);
-      for (int r = 0; r < kSize; ++r) {
-        const auto out = bed.ranks[r]->download(args[r].out, size_t(kRows) * kHidden);
-        for (int row = 0; row < kRows; ++row) {
-          const int g = row >= kFirst[1];
-          if (!to_all && r / kTp != g) continue;
-          const auto want = input.sum(row, args[0].groups.sources[g], true);
-          ASSERT_TRUE(same_bits(out, input.norm(want, PeerBedRank::kEps), size_t(row) * kHidden))
-              << "many " << many << ", to all " << to_all << ", rank " << r << ", row " << row;
-        }
+// Groups of `tp` ranks: rows of a group are summed over it and wanted by all, summed over all and wanted by
+// it, or summed over it and wanted by it. Each keeps the residual of its own rows.
+enum class Way { kToAll, kFromAll, kWithin };
+
+RowGroups groups_of(int ranks, int tp, Way way, const std::vector<int>& first_row) {
+  RowGroups groups;
+  groups.count = ranks / tp;
+  groups.ranks = {0, ranks};
+  for (int g = 0; g < groups.count; ++g) {
+    const RankRange group{g * tp, (g + 1) * tp}, all{0, ranks};
+    groups.first_row[g + 1] = first_row[g + 1];
+    groups.sources[g] = way == Way::kFromAll ? all : group;
+    groups.destinations[g] = way == Way::kToAll ? all : group;
+    groups.keepers[g] = group;
+    groups.first_partial_row[g] = way == Way::kFromAll ? first_row[g] : 0;
+    groups.first_out_row[g] = way == Way::kToAll ? first_row[g] : 0;
+    groups.first_mailbox_row[g] = g * few_exchange_rows(ranks, groups.count);
+  }
+  return groups;
+}
+
+// What rank r of such a grid has before the exchange: parts of its group's rows at the front, or of all.
+void upload_groups(PeerBed& bed, const Rows& input, int tp, Way way, const std::vector<int>& first_row) {
+  for (int r = 0; r < static_cast<int>(bed.ranks.size()); ++r) {
+    bed.ranks[r]->upload(input, false);
+    const int first = first_row[r / tp], hidden = input.hidden;
+    const auto from = [&](const std::vector<float>& rows) {
+      return as_bf16(std::vector<float>(rows.begin() + int64_t{first} * hidden, rows.end()));
+    };
+    // Of a residual that it does not keep it has another.
+    std::vector<Bf16> residual(input.residual.size(), __float2bfloat16(8.0f));
+    const std::vector<Bf16> kept = from(input.residual);
+    const int rows = first_row[r / tp + 1] - first;
+    std::copy(kept.begin(), kept.begin() + int64_t{rows} * hidden, residual.begin());
+    SPARROW_CUDA(cudaMemcpy(bed.ranks[r]->residual.data(), residual.data(), residual.size() * 2,
+                            cudaMemcpyHostToDevice));
+    if (way == Way::kFromAll) continue;
+    const std::vector<Bf16> partial = from(input.partial[r]);
+    SPARROW_CUDA(cudaMemcpy(bed.ranks[r]->layout().partial, partial.data(), partial.size() * 2,
+                            cudaMemcpyHostToDevice));
+  }
+}
+
+void expect_groups(const PeerBed& bed, const Rows& input, int tp, Way way, const std::vector<int>& first_row,
+                   bool many) {
+  const int size = static_cast<int>(bed.ranks.size()), hidden = input.hidden, rows = input.rows;
+  for (int r = 0; r < size; ++r) {
+    const int own = r / tp;
+    const auto out = bed.ranks[r]->download(bed.ranks[r]->layout().out, size_t(rows) * hidden);
+    const auto residual = bed.ranks[r]->download(bed.ranks[r]->residual.data(), size_t(rows) * hidden);
+    for (int row = 0; row < rows; ++row) {
+      int g = 0;
+      while (row >= first_row[g + 1]) ++g;
+      if (way != Way::kToAll && g != own) continue;
+      const RankRange sources = way == Way::kFromAll ? RankRange{0, size} : RankRange{g * tp, (g + 1) * tp};
+      const auto want = input.sum(row, sources, true);
+      const int at = way == Way::kToAll ? row : row - first_row[g];
+      ASSERT_TRUE(same_bits(out, input.norm(want, PeerBedRank::kEps), size_t(at) * hidden))
+          << "way " << int(way) << ", many " << many << ", rank " << r << ", row " << row;
+      const int in_group = row - first_row[g];
+      if (g == own && (!many || in_group % tp == r % tp)) {
+        ASSERT_TRUE(same_bits(residual, want, size_t(in_group) * hidden)) << "residual of row " << row;
       }
     }
+  }
+}
+
+TEST(Exchange, GroupsSumTheirRowsForAllAndAllForThem) {
+  constexpr int kHidden = 512;
+  const struct {
+    int ranks, tp;
+    std::vector<int> first_row;
+  } grids[] = {{8, 4, {0, 4, 11}}, {8, 4, {0, 8, 9}}, {8, 2, {0, 1, 3, 6, 10}}, {2, 1, {0, 20, 21}}};
+  uint32_t seed = 1;
+  for (const auto& [ranks, tp, first_row] : grids) {
+    const int rows = first_row.back();
+    PeerBed bed(ranks, kHidden, rows);
+    for (int round = 0; round < 3; ++round)
+      for (const bool many : {false, true})
+        for (const Way way : {Way::kWithin, Way::kToAll, Way::kFromAll}) {
+          const Rows input(ranks, rows, kHidden, false, ++seed);
+          upload_groups(bed, input, tp, way, first_row);
+          std::vector<ExchangeArgs> args;
+          for (const auto& rank : bed.ranks) {
+            args.push_back(rank->args(rows, false, many));
+            args.back().groups = groups_of(ranks, tp, way, first_row);
+          }
+          in_turn(args);
+          expect_groups(bed, input, tp, way, first_row, many);
+        }
+  }
 }
 
 TEST(Exchange, TakesAListOfRowsAndLeavesTheResidual) {

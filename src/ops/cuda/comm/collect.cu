@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Logits to the rank that draws, and the ids it drew to the others. Flags and numbers of exchanges are those
-// of many rows.
+// Logits to the rank that draws, and the ids it drew to the others. They have flags and a count of their own:
+// one group may have more rows of logits than another, and they all count the exchanges of rows alike.
 #include <algorithm>
 #include <climits>
 
@@ -24,12 +24,12 @@ __global__ void __launch_bounds__(kThreads) collect_kernel(const __grid_constant
   hopper::wait_for_previous_kernel();
   const int rank = p.peers.rank, first = p.ranks.begin, size = p.ranks.size(), peer = threadIdx.x;
   PeerWords* const words = words_of(p.peers, rank);
-  const uint32_t exchange = hopper::load_relaxed(&words->many_done) + 1;
+  const uint32_t exchange = hopper::load_relaxed(&words->collects_done) + 1;
   if ((p.phases & kGive) && rank == first && blockIdx.x == 0 && peer < size)
-    raise_flag(words_of(p.peers, first + peer)->ready[rank], exchange);
+    raise_flag(words_of(p.peers, first + peer)->collects.ready[rank], exchange);
   bool last = gridDim.x == 1;
   if (p.phases & kTake) {
-    if (peer == 0) wait_for_flag(p.peers, first, words->ready[first], exchange);
+    if (peer == 0) wait_for_flag(p.peers, first, words->collects.ready[first], exchange);
     __syncthreads();
     constexpr int kNumbers = sizeof(Number) / sizeof(float);
     const int cols = p.cols / kNumbers;
@@ -41,13 +41,13 @@ __global__ void __launch_bounds__(kThreads) collect_kernel(const __grid_constant
       to[(row * size + rank - first) * cols + col] = from[i];
     }
     last = is_last_cta(p.peers, gridDim.x);
-    if (last && peer == 0) raise_flag(words_of(p.peers, first)->done[rank], exchange);
+    if (last && peer == 0) raise_flag(words_of(p.peers, first)->collects.done[rank], exchange);
   }
   if ((p.phases & kLeave) && last) {
     if (rank == first && peer < size)
-      wait_for_flag(p.peers, first + peer, words->done[first + peer], exchange);
+      wait_for_flag(p.peers, first + peer, words->collects.done[first + peer], exchange);
     __syncthreads();
-    if (peer == 0) words->many_done = exchange;
+    if (peer == 0) words->collects_done = exchange;
   }
 }
 
@@ -56,18 +56,18 @@ __global__ void __launch_bounds__(kThreads) hand_out_kernel(const __grid_constan
   hopper::wait_for_previous_kernel();
   const int rank = p.peers.rank, first = p.ranks.begin, others = p.ranks.size() - 1, peer = threadIdx.x;
   PeerWords* const words = words_of(p.peers, rank);
-  const uint32_t exchange = hopper::load_relaxed(&words->many_done) + 1;
+  const uint32_t exchange = hopper::load_relaxed(&words->collects_done) + 1;
   if ((p.phases & kGive) && rank == first) {
     for (int i = threadIdx.x; i < p.count * others; i += kThreads)
       at_peer(p.peers, first + 1 + i / p.count, p.everywhere)[i % p.count] = p.ids[i % p.count];
     __threadfence_system();
     __syncthreads();
-    if (peer < others) raise_flag(words_of(p.peers, first + 1 + peer)->done[rank], exchange);
+    if (peer < others) raise_flag(words_of(p.peers, first + 1 + peer)->collects.done[rank], exchange);
   }
   if (p.phases & kTake) {
-    if (rank != first && peer == 0) wait_for_flag(p.peers, first, words->done[first], exchange);
+    if (rank != first && peer == 0) wait_for_flag(p.peers, first, words->collects.done[first], exchange);
     __syncthreads();
-    if (peer == 0) words->many_done = exchange;
+    if (peer == 0) words->collects_done = exchange;
   }
 }
 

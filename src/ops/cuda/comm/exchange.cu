@@ -58,10 +58,21 @@ void check(const ExchangeArgs& args) {
       .range("groups.count", args.groups.count, 1, kMaxPeers);
   if (!args.many) arguments.pointer("peers.mailbox", args.peers.mailbox);
   const int sources = args.groups.sources[0].size();
+  const int few_rows = kMailboxRows / args.peers.size;
   for (int g = 0; g < args.groups.count; ++g)
     arguments
         .require("groups.first_row", args.groups.first_row[g] < args.groups.first_row[g + 1],
                  "must give each group a row")
+        .require("groups.keepers", args.groups.keepers[g].size() > 0, "must be somebody")
+        .require("groups.sources",
+                 args.many || sources < args.peers.size ||
+                     args.groups.destinations[g].size() == args.groups.keepers[g].size(),
+                 "must leave a place for the residual of those who do not keep it")
+        .require("groups.first_mailbox_row",
+                 args.many || args.groups.first_mailbox_row[g] + args.groups.first_row[g + 1] -
+                                      args.groups.first_row[g] <=
+                                  few_rows,
+                 "must leave room for the group's rows")
         .require("groups.sources",
                  args.groups.sources[g].size() == sources && (sources & (sources - 1)) == 0 && sources > 0,
                  "must be as many for each group, and 1, 2, 4 or 8");
@@ -76,12 +87,22 @@ int few_cluster(int vectors) {
   return ctas;
 }
 
+// Of many: at least one, for the flags.
+int most_own_rows(const ExchangeArgs& args) {
+  int own = 1;
+  for (int g = 0; g < args.groups.count; ++g)
+    if (const RankRange& keepers = args.groups.keepers[g];
+        keepers.begin <= args.peers.rank && args.peers.rank < keepers.end)
+      own = std::max(own, ceil_div(args.groups.first_row[g + 1] - args.groups.first_row[g], keepers.size()));
+  return own;
+}
+
 }  // namespace
 
 RowGroups one_group(int ranks, int rows) {
   RowGroups groups;
   groups.first_row[1] = rows;
-  groups.sources[0] = groups.destinations[0] = {0, ranks};
+  groups.sources[0] = groups.destinations[0] = groups.keepers[0] = groups.ranks = {0, ranks};
   return groups;
 }
 
@@ -96,8 +117,10 @@ void exchange_norm(const ExchangeArgs& args, cudaStream_t stream) {
       SPARROW_CUDA(hopper::launch_dependent(few_kernel<T, kSources>, shape, stream, args));
       return;
     }
-    const int own = ceil_div(args.rows, args.peers.size), ctas = (args.phases & kTake) ? own : 1;
-    const hopper::Launch shape{.grid = dim3(std::min(ctas, 2 * kSms)), .threads = round_up(vectors, 32)};
+    const int ctas = (args.phases & kTake) ? most_own_rows(args) : 1;
+    // CTAs that wait must leave room for those of other ranks on the same GPU.
+    const int most = args.peers.shared_gpu ? kSms / args.peers.size : 2 * kSms;
+    const hopper::Launch shape{.grid = dim3(std::min(ctas, most)), .threads = round_up(vectors, 32)};
     SPARROW_CUDA(hopper::launch_dependent(many_kernel<T, kSources>, shape, stream, args));
   };
   args.f32_partials ? for_sources<float>(sources, launch) : for_sources<__nv_bfloat16>(sources, launch);

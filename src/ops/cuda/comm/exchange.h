@@ -10,12 +10,13 @@
 // and whoever has read a word makes it empty again. Two sets of mailboxes take turns. That is enough: a rank
 // that starts exchange e + 2 has ended e + 1, so it has heard from all others in e + 1, so all others have
 // ended e, and the set of e is read and empty. For this every rank hears from every other in every exchange:
-// each group has at least one row.
+// each group has at least one row. Where there are several groups, see docs/exchange.md.
 //
-// Many rows: row r belongs to rank r mod size, which reads its partial rows where the others left them, sums,
-// adds the residual, which it alone keeps, normalises and writes the result to all. Two flags for each rank,
-// whose values only grow: partial rows are there; results are there. A rank that raises the first has used
-// the results of the exchange before, and whoever has seen all of the second may overwrite its partial rows.
+// Many rows: row r of a group belongs to one of those who keep its residual, r mod their number, who reads
+// its partial rows where the others left them, sums, adds the residual, which it alone has, normalises and
+// writes the result to all who want it. Two flags for each rank, whose values only grow: partial rows are
+// there; results are there. A rank that raises the first has used the results of the exchange before, and
+// whoever has seen all of the second may overwrite its partial rows.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -38,13 +39,16 @@ struct RankRange {
   constexpr int size() const { return end - begin; }
 };
 
-// Rows of one group of ranks after those of another. Each row is summed over its sources and wanted by its
-// destinations.
+// Rows of one group of ranks after those of another. Each row is summed over its sources, added to the
+// residual that its keepers have, and wanted by its destinations. Those who keep a group's residual are among
+// its destinations; others get a row of it with the parts where rows are few.
 struct RowGroups {
   int count = 1;
   int first_row[kMaxPeers + 1] = {};  // of each group, and the end
-  RankRange sources[kMaxPeers], destinations[kMaxPeers];
-  int first_partial_row[kMaxPeers] = {};  // the row of the step that a source's partial rows start with
+  RankRange sources[kMaxPeers], destinations[kMaxPeers], keepers[kMaxPeers];
+  RankRange ranks;  // all of the above, who launch this
+  // Where a group's rows begin: in partial, in out, in mailboxes. In the residual it is row 0.
+  int first_partial_row[kMaxPeers] = {}, first_out_row[kMaxPeers] = {}, first_mailbox_row[kMaxPeers] = {};
 };
 // All ranks add up all rows, and want them.
 RowGroups one_group(int ranks, int rows);
@@ -55,9 +59,9 @@ struct ExchangeArgs {
   const void* partial = nullptr;  // [*, hidden] this rank's part of the sum: bf16 or, f32_partials, f32
   const __nv_bfloat16* residual = nullptr;  // [*, hidden]; nullptr: none
   __nv_bfloat16* residual_out = nullptr;    // [*, hidden], may be residual; nullptr: not wanted
-  const int32_t* row_list = nullptr;        // [rows] rows of the step; nullptr: all, in their order
-  const __nv_bfloat16* weight = nullptr;    // [hidden] of the norm
-  __nv_bfloat16* out = nullptr;             // [rows, hidden]
+  const int32_t* row_list = nullptr;  // [rows] rows of their group in the step; nullptr: all, in their order
+  const __nv_bfloat16* weight = nullptr;  // [hidden] of the norm
+  __nv_bfloat16* out = nullptr;           // [rows, hidden]
   int rows = 0, hidden = 0;
   float eps = 0;
   bool f32_partials = false;

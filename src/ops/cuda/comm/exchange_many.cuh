@@ -7,28 +7,33 @@
 
 namespace sparrow::ops::cuda {
 
-// Calls `use(i)` for this CTA's share of the rows that belong to this rank.
+// Calls `use(g, i)` for this CTA's share of the rows that belong to this rank.
 template <typename Use>
 __device__ __forceinline__ void for_own_rows(const ExchangeArgs& p, const Use& use) {
-  const int rank = p.peers.rank, size = p.peers.size;
-  if (p.row_list == nullptr) {
-    for (int i = rank + blockIdx.x * size; i < p.rows; i += gridDim.x * size) use(i);
-    return;
+  for (int g = 0; g < p.groups.count; ++g) {
+    const RankRange keepers = p.groups.keepers[g];
+    if (!contains(keepers, p.peers.rank)) continue;
+    const int place = p.peers.rank - keepers.begin, size = size_of(keepers);
+    const int begin = p.groups.first_row[g], end = p.groups.first_row[g + 1];
+    if (p.row_list == nullptr) {
+      for (int i = begin + place + blockIdx.x * size; i < end; i += gridDim.x * size) use(g, i);
+      continue;
+    }
+    int own = 0;
+    for (int i = begin; i < end; ++i)
+      if (p.row_list[i] % size == place && own++ % gridDim.x == blockIdx.x) use(g, i);
   }
-  int own = 0;
-  for (int i = 0; i < p.rows; ++i)
-    if (p.row_list[i] % size == rank && own++ % gridDim.x == blockIdx.x) use(i);
 }
 
 template <typename T, int kSources>
-__device__ __forceinline__ void sum_row(const ExchangeArgs& p, int i, double (&in_cta)[32]) {
+__device__ __forceinline__ void sum_row(const ExchangeArgs& p, int g, int i, double (&in_cta)[32]) {
   const int v = threadIdx.x;
   const bool there = v < p.hidden / kVector;
-  const int row = p.row_list == nullptr ? i : p.row_list[i], g = group_of(p.groups, i);
+  const int row = row_of(p, g, i);
   const RankRange from = p.groups.sources[g], to = p.groups.destinations[g];
   const int64_t at = int64_t{row} * p.hidden + v * kVector;
-  const T* const partial =
-      static_cast<const T*>(p.partial) + at - int64_t{p.groups.first_partial_row[g]} * p.hidden;
+  const T* const partial = static_cast<const T*>(p.partial) + partial_at(p, g, row, v);
+  __nv_bfloat16* const out = p.out + out_at(p, g, i, v);
   Vector weight{}, residual{}, x{};
   double squares = 0;
   if (there) {
@@ -44,8 +49,7 @@ __device__ __forceinline__ void sum_row(const ExchangeArgs& p, int i, double (&i
   const float scale = norm_scale(cta_sum(squares, in_cta), p.hidden, p.eps);
   scale_vector(x, scale, weight);
   if (there)
-    for (int r = to.begin; r < to.end; ++r)
-      store_vector(at_peer(p.peers, r, p.out) + int64_t{i} * p.hidden + v * kVector, x);
+    for (int r = to.begin; r < to.end; ++r) store_vector(at_peer(p.peers, r, out), x);
   __syncthreads();  // in_cta
 }
 
@@ -54,24 +58,24 @@ __device__ __forceinline__ void exchange_many(const ExchangeArgs& p) {
   __shared__ double in_cta[32];
   hopper::wait_for_previous_kernel();
   if (!p.peers.shared_gpu) hopper::let_next_kernel_start();
-  const int rank = p.peers.rank, peer = threadIdx.x;
+  const int rank = p.peers.rank, peer = p.groups.ranks.begin + static_cast<int>(threadIdx.x);
   PeerWords* const words = words_of(p.peers, rank);
   const uint32_t exchange = hopper::load_relaxed(&words->many_done) + 1;
-  const bool is_peer = peer < p.peers.size;
+  const bool is_peer = peer < p.groups.ranks.end;
   if ((p.phases & kGive) && blockIdx.x == 0 && is_peer)
-    raise_flag(words_of(p.peers, peer)->ready[rank], exchange);
+    raise_flag(words_of(p.peers, peer)->many.ready[rank], exchange);
   bool last = gridDim.x == 1;
   if (p.phases & kTake) {
-    if (is_peer) wait_for_flag(p.peers, peer, words->ready[peer], exchange);
+    if (is_peer) wait_for_flag(p.peers, peer, words->many.ready[peer], exchange);
     __syncthreads();
-    for_own_rows(p, [&](int i) { sum_row<T, kSources>(p, i, in_cta); });
+    for_own_rows(p, [&](int g, int i) { sum_row<T, kSources>(p, g, i, in_cta); });
     last = is_last_cta(p.peers, gridDim.x);
-    if (last && is_peer) raise_flag(words_of(p.peers, peer)->done[rank], exchange);
+    if (last && is_peer) raise_flag(words_of(p.peers, peer)->many.done[rank], exchange);
   }
   if ((p.phases & kLeave) && last) {
-    if (is_peer) wait_for_flag(p.peers, peer, words->done[peer], exchange);
+    if (is_peer) wait_for_flag(p.peers, peer, words->many.done[peer], exchange);
     __syncthreads();
-    if (peer == 0) words->many_done = exchange;
+    if (threadIdx.x == 0) words->many_done = exchange;
   }
 }
 

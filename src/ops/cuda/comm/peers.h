@@ -17,18 +17,22 @@ struct PeerWords {
   static constexpr int kLine = 32;  // words
 
   uint32_t few_done, many_done;  // exchanges of either kind that are over here
+  uint32_t collects_done;        // logits and ids: groups may differ in how many they have
   uint32_t ctas_done;            // of the running launch
   uint32_t failed;               // somebody was waited for in vain: nobody is waited for from then on
-  uint32_t padding[kLine - 4];
-  uint32_t ready[kMaxPeers][kLine];  // by rank: what it has to give may be read
-  uint32_t done[kMaxPeers][kLine];   // by rank: what it had to give is here
+  uint32_t padding[kLine - 5];
+  struct Flags {
+    uint32_t ready[kMaxPeers][kLine];  // by rank: what it has to give may be read
+    uint32_t done[kMaxPeers][kLine];   // by rank: what it had to give is here
+  } many, collects;
 };
 
 // Few rows go to every rank that wants them, and wait there in mailboxes; more go to one rank, which adds
 // them up for all. With few ranks the first way is as short in bytes.
 inline constexpr int kMailboxRows = 128;  // of all ranks together, in one of the two sets
-constexpr int few_exchange_rows(int ranks) {
-  return kMailboxRows / ranks;
+// Of each group: a group's rows always lie in the same part of the mailboxes.
+constexpr int few_exchange_rows(int ranks, int groups = 1) {
+  return kMailboxRows / ranks / groups;
 }
 
 // A mailbox word that has not arrived: two bf16, or one f32, that are no number and that no sum gives.

@@ -85,6 +85,15 @@ __device__ __forceinline__ Floats tree_sum(const Part& part) {
   }
 }
 
+__device__ __forceinline__ PartialVector<__nv_bfloat16> to_partial(const Vector& v) {
+  return {{*reinterpret_cast<const uint4*>(&v)}};
+}
+__device__ __forceinline__ Vector from_partial(const PartialVector<__nv_bfloat16>& v) {
+  Vector x;
+  *reinterpret_cast<uint4*>(&x) = v.quad[0];
+  return x;
+}
+
 // bf16(residual + sum).
 __device__ __forceinline__ Vector add_residual(const Floats& sum, const Vector& residual) {
   Vector x;
@@ -101,8 +110,22 @@ __device__ __forceinline__ int group_of(const RowGroups& groups, int i) {
   while (g + 1 < groups.count && i >= groups.first_row[g + 1]) ++g;
   return g;
 }
+__device__ __forceinline__ int size_of(const RankRange& ranks) {
+  return ranks.end - ranks.begin;
+}
 __device__ __forceinline__ bool contains(const RankRange& ranks, int rank) {
   return rank >= ranks.begin && rank < ranks.end;
+}
+
+// The row of its group that is exchanged at place i, and where its vectors lie.
+__device__ __forceinline__ int row_of(const ExchangeArgs& p, int g, int i) {
+  return p.row_list == nullptr ? i - p.groups.first_row[g] : p.row_list[i];
+}
+__device__ __forceinline__ int64_t partial_at(const ExchangeArgs& p, int g, int row, int vector) {
+  return int64_t{p.groups.first_partial_row[g] + row} * p.hidden + vector * kVector;
+}
+__device__ __forceinline__ int64_t out_at(const ExchangeArgs& p, int g, int i, int vector) {
+  return int64_t{p.groups.first_out_row[g] + i - p.groups.first_row[g]} * p.hidden + vector * kVector;
 }
 
 }  // namespace sparrow::ops::cuda
