@@ -206,7 +206,7 @@ void CudaTextModel::State::route(const DeviceBatch& batch, int layer, cudaStream
                              .workspace = act.router,
                              .rows = batch.num_tokens,
                              .batch_invariant = limits.batch_invariant,
-                             .num_rows = batch.num_rows},
+                             .real = {.count = batch.num_rows}},
                             stream);
   ops::cuda::norm_route(router_shape(config),
                         {.residual = act.residual,
@@ -220,7 +220,7 @@ void CudaTextModel::State::route(const DeviceBatch& batch, int layer, cudaStream
                          .ids = act.expert_ids,
                          .weights = act.expert_weights,
                          .workspace = act.router,
-                         .num_rows = batch.num_rows},
+                         .real = {.count = batch.num_rows}},
                         stream);
   std::swap(act.residual, act.next_residual);
 }

@@ -86,7 +86,8 @@ FewParams few_params(const RouterShape& shape, const RouterArgs& args, int first
                         .rows = args.rows,
                         .num_experts = shape.num_experts,
                         .top_k = shape.top_k,
-                        .num_rows = args.num_rows,
+                        .real = args.real,
+                        .wanted = args.wanted,
                         .first_row = first},
           .hidden = shape.hidden};
 }
@@ -198,7 +199,7 @@ void norm_route(const RouterShape& shape, const NormRouterArgs& args, cudaStream
                                         .rows = 1,
                                         .num_experts = shape.num_experts,
                                         .top_k = shape.top_k,
-                                        .num_rows = args.num_rows}};
+                                        .real = args.real}};
   if (shape.hidden <= NormRouteTraits<1, 1>::kMaxHidden)
     launch_norm_route<1>(p, stream);
   else if (shape.hidden <= NormRouteTraits<3, 1>::kMaxHidden)

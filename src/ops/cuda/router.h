@@ -12,6 +12,7 @@
 
 #include <cstdint>
 
+#include "ops/cuda/comm/peers.h"
 #include "ops/gpu_workspace.h"
 
 namespace sparrow::ops::cuda {
@@ -19,6 +20,18 @@ namespace sparrow::ops::cuda {
 // Once at load. parts: [3, count] bf16, count = num_experts * hidden, both pointers aligned to 16 bytes;
 // router = parts[0] + parts[1] + parts[2], exact for all but tiny numbers.
 void split_router(const float* router, __nv_bfloat16* parts, int64_t count, cudaStream_t stream);
+
+// The rows of a call that are no padding: of each group of rows those that come first.
+struct RealRows {
+  const int32_t* count = nullptr;  // [groups] on the device; nullptr: all rows are real
+  int groups = 1;
+  int first_row[kMaxPeers] = {};  // of each group
+};
+
+// Those experts whose ids are wanted: they count from `first`, and others are -1.
+struct WantedExperts {
+  int first = 0, count = kMaxExperts;
+};
 
 // x, router, parts and the workspace are aligned to 16 bytes, here and below.
 struct RouterArgs {
@@ -30,8 +43,9 @@ struct RouterArgs {
   float* weights;              // [rows, top_k] out
   void* workspace;             // router_workspace_bytes
   int rows;
-  bool batch_invariant = false;       // many rows run as few do: a row's bits do not depend on their number
-  const int32_t* num_rows = nullptr;  // on the device: rows from *num_rows on are padding, their ids are -1
+  bool batch_invariant = false;  // many rows run as few do: a row's bits do not depend on their number
+  RealRows real;                 // ids of padding are -1
+  WantedExperts wanted{};
 };
 void route(const RouterShape& shape, const RouterArgs& args, cudaStream_t stream);
 
@@ -49,7 +63,7 @@ struct NormRouterArgs {
   int32_t* ids;
   float* weights;
   void* workspace;
-  const int32_t* num_rows = nullptr;
+  RealRows real;
 };
 void norm_route(const RouterShape& shape, const NormRouterArgs& args, cudaStream_t stream);
 

@@ -1,120 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // The router on the device against the CPU's scalar reference (double sums): the same experts but for
 // near-ties, the weights to a few units of the last place of f32.
-#include "ops/cuda/router.h"
-
 #include <gtest/gtest.h>
 
 #include <cstdio>
 
-#include "cuda/device_array.h"
+#include "cuda/ops/router_bed.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/rows.h"
-#include "ops/ops_cases.h"
 
 namespace sparrow::ops::cuda {
 namespace {
-
-using test::DeviceArray;
-
-struct Case {
-  RouterShape shape;
-  int rows;
-};
-
-struct Problem {
-  RouterShape shape;
-  int rows;
-  Owned x, bias;
-  OwnedWeight gate;
-  std::vector<__nv_bfloat16> x_values;
-  std::vector<float> gate_values, bias_values;
-
-  explicit Problem(const Case& c, uint32_t seed = 11) : shape(c.shape), rows(c.rows) {
-    std::mt19937 rng(seed);
-    x = random_tensor(rng, DType::kBF16, rows, shape.hidden);
-    // Logits of spread 1, whatever the hidden size.
-    gate = random_weight(rng, DType::kF32, shape.num_experts, shape.hidden,
-                         1.0f / std::sqrt(static_cast<float>(shape.hidden)));
-    bias = random_tensor(rng, DType::kF32, 1, shape.num_experts, 0.1f);
-    read();
-  }
-  void read() {
-    x_values.resize(x.bytes.size() / 2);
-    std::memcpy(x_values.data(), x.bytes.data(), x.bytes.size());
-    gate_values.resize(gate.values.bytes.size() / 4);
-    std::memcpy(gate_values.data(), gate.values.bytes.data(), gate.values.bytes.size());
-    bias_values.resize(bias.bytes.size() / 4);
-    std::memcpy(bias_values.data(), bias.bytes.data(), bias.bytes.size());
-  }
-};
-
-struct Routes {
-  std::vector<int32_t> ids;
-  std::vector<float> weights;
-};
-
-// The problem in device memory.
-class Device {
- public:
-  explicit Device(const Problem& problem)
-      : problem_(problem),
-        x_(problem.x_values),
-        router_(problem.gate_values),
-        bias_(problem.bias_values),
-        parts_(3 * problem.gate_values.size()),
-        ids_(size_t(problem.rows) * problem.shape.top_k),
-        weights_(ids_.size()),
-        workspace_(size_t(router_workspace_bytes(problem.shape, problem.rows))) {
-    SPARROW_CUDA(cudaMemset(workspace_.data(), 0, workspace_.size()));
-    split_router(router_.data(), parts_.data(), static_cast<int64_t>(router_.size()), nullptr);
-    SPARROW_CUDA(cudaDeviceSynchronize());
-  }
-  void launch(int rows, cudaStream_t stream = nullptr, const int32_t* num_rows = nullptr) {
-    route(problem_.shape,
-          {.x = x_.data(),
-           .router = router_.data(),
-           .parts = parts_.data(),
-           .bias = bias_.data(),
-           .ids = ids_.data(),
-           .weights = weights_.data(),
-           .workspace = workspace_.data(),
-           .rows = rows,
-           .num_rows = num_rows},
-          stream);
-  }
-  Routes run(int rows, const int32_t* num_rows = nullptr) {
-    poison();
-    launch(rows, nullptr, num_rows);
-    return result();
-  }
-  void launch_with_norm(NormRouterArgs norm, cudaStream_t stream = nullptr) {
-    norm.router = router_.data(), norm.bias = bias_.data();
-    norm.ids = ids_.data(), norm.weights = weights_.data(), norm.workspace = workspace_.data();
-    norm_route(problem_.shape, norm, stream);
-  }
-  Routes run_with_norm(const NormRouterArgs& norm) {
-    poison();
-    launch_with_norm(norm);
-    return result();
-  }
-  Routes result() const { return {ids_.download(), weights_.download()}; }
-  std::vector<__nv_bfloat16> parts() const { return parts_.download(); }
-
- private:
-  void poison() {
-    SPARROW_CUDA(cudaMemset(ids_.data(), 0xfe, ids_.size() * 4));
-    SPARROW_CUDA(cudaMemset(weights_.data(), 0xff, weights_.size() * 4));
-  }
-
-  const Problem& problem_;
-  DeviceArray<__nv_bfloat16> x_;
-  DeviceArray<float> router_, bias_;
-  DeviceArray<__nv_bfloat16> parts_;
-  DeviceArray<int32_t> ids_;
-  DeviceArray<float> weights_;
-  DeviceArray<char> workspace_;
-};
 
 // Rows whose choice the rounding of f32 may turn: the last expert in and the first one out are this close.
 constexpr float kNearTie = 1e-6f, kWeightTolerance = 2e-6f;
@@ -270,12 +166,28 @@ TEST(RouterOnDeviceTest, PaddingHasNoExperts) {
     const Routes all = device.run(rows);
     for (const int there : {0, 1, rows / 2, rows - 1, rows}) {
       const DeviceArray<int32_t> num_rows(std::vector<int32_t>{there});
-      const Routes got = device.run(rows, num_rows.data());
+      const Routes got = device.run(rows, {.count = num_rows.data()});
       for (int i = 0; i < rows * 4; ++i) {
         ASSERT_EQ(got.ids[i], i < there * 4 ? all.ids[i] : -1) << there << " of " << rows << " rows";
         if (i >= there * 4) continue;
         ASSERT_EQ(got.weights[i], all.weights[i]) << there << " of " << rows << " rows";
       }
+    }
+  }
+}
+
+// Padding comes last in each group of rows, and experts of other ranks are not there.
+TEST(RouterOnDeviceTest, GroupsHaveTheirPaddingAndRanksTheirExperts) {
+  for (const int rows : {3, 16, 64, 700, 1100}) {
+    const Problem problem(Case{{1024, 16, 4}, rows});
+    Device device(problem);
+    const Routes all = device.run(rows);
+    const DeviceArray<int32_t> count(std::vector<int32_t>{0, 1});
+    const RealRows real{.count = count.data(), .groups = 2, .first_row = {0, rows / 2}};
+    const Routes got = device.run(rows, real, {.first = 4, .count = 5});
+    for (int i = 0; i < rows * 4; ++i) {
+      const bool there = i / 4 == rows / 2 && all.ids[i] >= 4 && all.ids[i] < 9;
+      ASSERT_EQ(got.ids[i], there ? all.ids[i] - 4 : -1) << "slot " << i << " of " << rows << " rows";
     }
   }
 }
@@ -375,7 +287,7 @@ TEST(NormRouterOnDeviceTest, PaddingHasNoExperts) {
   for (const int there : {0, 1, 3}) {
     const DeviceArray<int32_t> num_rows(std::vector<int32_t>{there});
     NormRouterArgs args = norm.args();
-    args.num_rows = num_rows.data();
+    args.real.count = num_rows.data();
     EXPECT_EQ(device.run_with_norm(args).ids, there > 0 ? want.ids : std::vector<int32_t>(4, -1));
   }
 }

@@ -30,10 +30,16 @@ void check(const MoeShape& shape, const MoeArgs& args) {
       .pointer("out", args.out)
       .pointer("workspace", args.workspace, kMoeBarrierBytes);
   if (shape.num_experts > 0)
-    arguments.range("top_k", shape.top_k, 1, std::min(kMaxExpertsPerToken, shape.num_experts))
+    // Of whole experts that lie on several ranks there may be fewer here than a row picks.
+    arguments
+        .range(
+            "top_k", shape.top_k, 1,
+            args.shared != nullptr ? kMaxExpertsPerToken : std::min(kMaxExpertsPerToken, shape.num_experts))
         .pointer("ids", args.ids, alignof(int32_t))
         .pointer("weights", args.weights, alignof(float));
-  const int64_t experts = shape.num_experts + 1;
+  if (args.shared != nullptr)
+    arguments.pointer("shared", args.shared).range("num_experts", shape.num_experts, 1, kMaxExperts);
+  const int64_t experts = shape.num_experts + (args.shared == nullptr ? 1 : 0);
   check_matrix(arguments, "gate_up", args.gate_up, experts * 2 * shape.inter, shape.hidden);
   check_matrix(arguments, "down", args.down, experts * shape.hidden, shape.inter);
   if (args.rounded.codes != nullptr)
@@ -52,7 +58,7 @@ void moe(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
   // Up to 64 rows streams are about as fast as tiles or faster. Streams and tiles at 64 rows, us: bf16 of 384
   // channels 378 and 401, of 768 746 and 762, of 3,072 2,942 and 2,928; MXFP8 217 and 248, 459 and 465, 1,662
   // and 1,680; MXFP4 181 and 191, but 361 and 341, 1,295 and 1,232.
-  if (args.batch_invariant || args.rounded.codes != nullptr)
+  if (args.batch_invariant || args.rounded.codes != nullptr || args.shared != nullptr)
     moe_many(s, args, stream);
   else if (s.num_experts == 0 && args.rows <= kLinearSmallRows)
     mlp_few(s, args, stream);

@@ -24,8 +24,11 @@ struct MoeArgs {
                                      // folded rows of MXFP8, and hidden a multiple of kE4m3Columns
   const int32_t* ids = nullptr;      // [rows, top_k], ascending in a row; < 0: not there
   const float* weights = nullptr;    // [rows, top_k]
-  DeviceMatrix gate_up;              // [(num_experts + 1) * 2 * inter, hidden]
-  DeviceMatrix down;                 // [(num_experts + 1) * hidden, inter]
+  // [rows, hidden] of a shared expert that has been run apart; nullptr: it is the last of the weights. If
+  // there, they hold one expert less, and few rows run as many do.
+  const __nv_bfloat16* shared = nullptr;
+  DeviceMatrix gate_up;  // [(num_experts + 1) * 2 * inter, hidden]
+  DeviceMatrix down;     // [(num_experts + 1) * hidden, inter]
   float alpha = 0, limit = 0,
         beta = 0;                // swiglu: (clamp(up) + beta) * g * sigmoid(alpha * g), g = min(gate, limit)
   float scaling = 1;             // of the routed experts' sum

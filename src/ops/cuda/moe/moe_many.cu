@@ -72,7 +72,8 @@ void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, u
       .num_experts = shape.num_experts,
       .top_k = shape.top_k,
       .share_tokens = std::min(rounds ? kE4m3ShareTokens : share_tokens(args.gate_up.format, tokens),
-                               share_tokens(args.down.format, tokens))};
+                               share_tokens(args.down.format, tokens)),
+      .shared = args.shared == nullptr};
   if (parts & kMoeRoute)
     SPARROW_CUDA(hopper::launch_dependent(route_many_kernel, {dim3(RouteMany::kCluster), RouteMany::kThreads},
                                           stream, route));
@@ -100,16 +101,19 @@ void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, u
   p.w = weight_map(args.down);
   p.out = expert_rows, p.columns = shape.inter, p.out_rows = shape.hidden, p.out_columns = shape.hidden;
   if (parts & kMoeDown) launch<false>(args.down.format, p, tokens, max_shares, stream);
+  const __nv_bfloat16* const shared = expert_rows + int64_t{args.rows} * shape.top_k * shape.hidden;
   if ((parts & kMoeCombine) && shape.num_experts > 0)
-    SPARROW_CUDA(hopper::launch_dependent(combine_kernel, {dim3(args.rows), Combine::kThreads}, stream,
-                                          CombineParams{.parts = expert_rows,
-                                                        .weights = args.weights,
-                                                        .place_of = route.place_of,
-                                                        .out = args.out,
-                                                        .rows = args.rows,
-                                                        .hidden = shape.hidden,
-                                                        .top_k = shape.top_k,
-                                                        .scaling = args.scaling}));
+    SPARROW_CUDA(
+        hopper::launch_dependent(combine_kernel, {dim3(args.rows), Combine::kThreads}, stream,
+                                 CombineParams{.parts = expert_rows,
+                                               .shared = args.shared != nullptr ? args.shared : shared,
+                                               .weights = args.weights,
+                                               .place_of = route.place_of,
+                                               .out = args.out,
+                                               .rows = args.rows,
+                                               .hidden = shape.hidden,
+                                               .top_k = shape.top_k,
+                                               .scaling = args.scaling}));
 }
 
 }  // namespace sparrow::ops::cuda

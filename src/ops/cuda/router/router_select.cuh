@@ -13,9 +13,18 @@ struct Selection {
   int32_t* ids;
   float* weights;
   int rows, num_experts, top_k;
-  const int32_t* num_rows;  // of the call that are there, or nullptr
-  int first_row;            // of these in the call
+  RealRows real;  // of the call
+  WantedExperts wanted;
+  int first_row;  // of these in the call
 };
+
+// Metadata of the step, which no kernel writes.
+__device__ __forceinline__ bool is_padding(const RealRows& real, int row) {
+  if (real.count == nullptr) return false;
+  int g = 0;
+  while (g + 1 < real.groups && row >= real.first_row[g + 1]) ++g;
+  return row - real.first_row[g] >= __ldg(real.count + g);
+}
 
 // Ascending with the number; any number is above 0.
 __device__ __forceinline__ uint32_t ordered_bits(float x) {
@@ -38,8 +47,7 @@ __device__ void select_experts(const Selection& p, int row, const float (&logit)
                                const float (&bias)[kPerLane], bool rehearsal = false) {
   constexpr uint32_t kTaken = 0;
   const int lane = threadIdx.x % 32;
-  // Metadata of the step, which no kernel writes.
-  const bool absent = p.num_rows && p.first_row + row >= __ldg(p.num_rows);
+  const bool absent = is_padding(p.real, p.first_row + row);
   float sigmoid[kPerLane];
   uint32_t choice[kPerLane];
 #pragma unroll
@@ -79,7 +87,8 @@ __device__ void select_experts(const Selection& p, int row, const float (&logit)
     sum += __shfl_sync(~0u, picked_sigmoid, __ffs(owner) - 1);
   }
   if (lane >= p.top_k || rehearsal) return;
-  p.ids[int64_t{row} * p.top_k + place] = absent ? -1 : picked;
+  const int id = picked - p.wanted.first;
+  p.ids[int64_t{row} * p.top_k + place] = absent || id < 0 || id >= p.wanted.count ? -1 : id;
   p.weights[int64_t{row} * p.top_k + place] = picked_sigmoid / sum;
 }
 

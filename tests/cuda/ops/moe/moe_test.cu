@@ -124,6 +124,35 @@ TEST_P(MoeTest, RowsThatArePaddingDisturbNobody) {
   }
 }
 
+// As expert-parallel ranks do: whole experts, of which a row may have none here, and a shared one apart.
+TEST_P(MoeTest, TheSharedExpertMayBeRunApart) {
+  const MoeShape& shape = GetParam();
+  if (shape.num_experts == 0) GTEST_SKIP() << "nothing is routed";
+  Layer layer(shape, 300);
+  Device<__nv_bfloat16> shared(layer.out.count);
+  std::vector<int32_t> ids = layer.ids.download();
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (i % 3 == 0 || i < static_cast<size_t>(shape.top_k)) ids[i] = -1;
+  layer.ids.upload(ids);
+  for (const int rows : {1, 17, 300}) {
+    layer.out.poison();
+    layer.poison_workspace();
+    MoeArgs args = layer.args(rows);
+    const int experts = shape.num_experts;
+    args.gate_up = bf16_matrix(layer.gate_up.data + size_t(experts) * 2 * shape.inter * shape.hidden,
+                               2 * shape.inter, shape.hidden);
+    args.down = bf16_matrix(layer.down.data + size_t(experts) * shape.hidden * shape.inter, shape.hidden,
+                            shape.inter);
+    args.out = shared.data;
+    moe({shape.hidden, shape.inter, 0, 0}, args, nullptr);
+    args = layer.args(rows);
+    args.gate_up.rows -= 2 * shape.inter, args.down.rows -= shape.hidden;
+    args.shared = shared.data;
+    moe(shape, args, nullptr);
+    EXPECT_LT(layer.error(rows, layer.out.download()), kManyTolerance) << rows << " rows";
+  }
+}
+
 TEST(Moe, NoRowsIsNothingToDo) {
   Layer layer(kTiny, 4);
   const auto result = layer.run(0);

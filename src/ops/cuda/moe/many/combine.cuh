@@ -10,10 +10,11 @@
 namespace sparrow::ops::cuda {
 
 struct CombineParams {
-  const __nv_bfloat16* parts = nullptr;  // [places, hidden]
-  const float* weights = nullptr;        // [rows, top_k], ascending by expert
-  const int32_t* place_of = nullptr;     // [rows, top_k]; -1: not there
-  __nv_bfloat16* out = nullptr;          // [rows, hidden]
+  const __nv_bfloat16* parts = nullptr;   // [places, hidden]
+  const __nv_bfloat16* shared = nullptr;  // [rows, hidden] of the shared expert
+  const float* weights = nullptr;         // [rows, top_k], ascending by expert
+  const int32_t* place_of = nullptr;      // [rows, top_k]; -1: not there
+  __nv_bfloat16* out = nullptr;           // [rows, hidden]
   int rows = 0, hidden = 0, top_k = 0;
   float scaling = 1;
 };
@@ -39,9 +40,8 @@ static __global__ void __launch_bounds__(Combine::kThreads)
   const int64_t row = blockIdx.x;
   // The routing is older than the second product, which starts only after the first one has waited for it.
   if (threadIdx.x < p.top_k) {
-    // Instead of one that is not there, none of the shared expert.
     const int place = p.place_of[row * p.top_k + threadIdx.x];
-    places[threadIdx.x] = place < 0 ? p.rows * p.top_k + static_cast<int>(row) : place;
+    places[threadIdx.x] = place;
     factors[threadIdx.x] = place < 0 ? 0 : p.weights[row * p.top_k + threadIdx.x] * p.scaling;
   }
   hopper::wait_for_previous_kernel();
@@ -49,9 +49,11 @@ static __global__ void __launch_bounds__(Combine::kThreads)
   __syncthreads();
   for (int c = threadIdx.x * 8; c < p.hidden; c += Combine::kThreads * 8) {
     float sum[8] = {};
+    const __nv_bfloat16* const shared = p.shared + row * p.hidden + c;
     for (int k = 0; k < p.top_k; ++k)
-      add_scaled(sum, p.parts + int64_t{places[k]} * p.hidden + c, factors[k]);
-    add_scaled(sum, p.parts + (int64_t{p.rows} * p.top_k + row) * p.hidden + c, 1.0f);
+      // Instead of one that is not there, none of the shared expert.
+      add_scaled(sum, places[k] < 0 ? shared : p.parts + int64_t{places[k]} * p.hidden + c, factors[k]);
+    add_scaled(sum, shared, 1.0f);
     __nv_bfloat162 packed[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) packed[i] = __floats2bfloat162_rn(sum[2 * i], sum[2 * i + 1]);

@@ -19,6 +19,7 @@ struct RouteManyParams {
   int32_t* num_shares = nullptr;
   int rows = 0, num_experts = 0, top_k = 0;
   int share_tokens = 0;  // at most
+  bool shared = true;    // whether there is a shared expert
 };
 
 struct RouteMany {
@@ -78,7 +79,8 @@ __device__ __forceinline__ void list_tiles(const RouteManyParams& p, RouteMany::
     const int b = __shfl_up_sync(0xffffffff, tile, distance);
     if (lane >= distance) place += a, tile += b;
   }
-  const int routed_tiles = __shfl_sync(0xffffffff, tile, 31), shared_tiles = tiles_of(p, p.rows);
+  const int routed_tiles = __shfl_sync(0xffffffff, tile, 31),
+            shared_tiles = p.shared ? tiles_of(p, p.rows) : 0;
   place -= places, tile += shared_tiles - tiles;
   for (int i = 0; i < kPerLane; ++i) {
     const int e = lane * kPerLane + i, count = smem.total[e];
