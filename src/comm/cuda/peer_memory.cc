@@ -119,16 +119,24 @@ void PeerMemory::begin_turn() const {
   turn_->passed.wait(lock, [&] { return turn_->rank == rank_; });
 }
 
-void PeerMemory::end_turn() const {
+void PeerMemory::pass_turn(bool ends) const {
   {
     const std::lock_guard lock(turn_->mutex);
-    turn_->rank = (rank_ + 1) % size();
+    uint32_t& ended = turn_->ended;
+    if (ends) ended |= 1u << rank_;
+    if (ended == (1u << size()) - 1) ended = 0, turn_->rank = size() - 1;  // the next round
+    do turn_->rank = (turn_->rank + 1) % size();
+    while ((ended >> turn_->rank & 1) != 0);
   }
   turn_->passed.notify_all();
 }
 
+void PeerMemory::end_turn() const {
+  pass_turn(/*ends=*/true);
+}
+
 void PeerMemory::meet() const {
-  end_turn();
+  pass_turn(/*ends=*/false);
   begin_turn();
 }
 

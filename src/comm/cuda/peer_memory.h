@@ -44,7 +44,8 @@ class PeerMemory {
 
   // Ranks of one process launch on one stream: a kernel cannot wait there for one that is launched after it.
   // So they launch in turn, each from its own thread: between begin_turn() and end_turn() no other does.
-  // meet() gives the turn on and returns with the next: all others have launched what they had until theirs.
+  // meet() gives the turn on and returns with the next: all others have launched what they had until theirs,
+  // or, after end_turn(), have nothing more. All ranks begin and end a round of turns.
   bool takes_turns() const { return turn_ != nullptr; }
   void begin_turn() const;
   void meet() const;
@@ -59,9 +60,12 @@ class PeerMemory {
     std::mutex mutex;
     std::condition_variable passed;
     int rank = 0;
+    uint32_t ended = 0;  // a bit for each rank that has no more turns in this round
   };
 
  private:
+  // The next rank that has not ended its turns is on.
+  void pass_turn(bool ends) const;
   PeerMemory(int rank, int size) : rank_(rank), memory_(static_cast<size_t>(size)) {}
 
   const int rank_;
