@@ -21,10 +21,35 @@ ops::cuda::RouterShape router_shape(const ModelConfig& config) {
   return {.hidden = config.hidden_size, .num_experts = config.num_experts, .top_k = config.experts_per_token};
 }
 
-ops::cuda::PeerShape peer_shape(const ModelConfig& config, const GpuStepLimits& limits) {
+RankShape::Layer largest_of(const RankShape& rank) {
+  RankShape::Layer most;
+  for (const RankShape::Layer& layer : rank.layers) {
+    most.qkv_rows = std::max(most.qkv_rows, layer.qkv_rows);
+    most.num_experts = std::max(most.num_experts, layer.num_experts);
+    most.inter = std::max(most.inter, layer.inter);
+    most.shared_inter = std::max(most.shared_inter, layer.shared_inter);
+    most.expanded_numbers = std::max(most.expanded_numbers, layer.expanded_numbers);
+  }
+  return most;
+}
+
+int64_t expert_bytes(const ModelConfig& config, const RankShape& rank, const GpuStepLimits& limits) {
+  const int rows = limits.max_step_tokens, all_rows = rows * rank.groups;
+  int64_t bytes = 0;
+  const auto need = [&](int num_experts, int inter, int rows) {
+    bytes = std::max(bytes, ops::cuda::moe_workspace_bytes(expert_shape(config, num_experts, inter), rows));
+  };
+  for (const RankShape::Layer& layer : rank.layers) {
+    need(layer.num_experts, layer.inter, layer.num_experts > 0 ? all_rows : rows);
+    if (layer.shared_inter > 0) need(0, layer.shared_inter, all_rows);
+  }
+  return bytes;
+}
+
+ops::cuda::PeerShape peer_shape(const ModelConfig& config, const Grid& grid, const GpuStepLimits& limits) {
   return {.hidden = config.hidden_size,
           .vocabulary = config.vocab_size,
-          .max_rows = limits.max_step_tokens,
+          .max_rows = limits.max_step_tokens * grid.dp,
           .max_logits = limits.max_logits,
           .max_draws = limits.max_step_sequences};
 }

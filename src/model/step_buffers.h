@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "comm/grid.h"
 #include "config/config.h"
 #include "device/arena.h"
 #include "model/rotary.h"
@@ -19,8 +20,8 @@ namespace sparrow {
 
 // The largest step.
 struct GpuStepLimits {
-  int max_step_tokens = 0;     // rows of a step
-  int max_step_sequences = 0;  // of a step
+  int max_step_tokens = 0;     // rows of a step, of each data-parallel group
+  int max_step_sequences = 0;  // likewise
   int max_logits = 0;          // rows of logits kept at a time
   int64_t max_context = 0;
   DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;  // of the cache: bf16 or e4m3
@@ -41,27 +42,33 @@ struct RankShape {
     int qkv_rows = 0;
     int num_experts = 0;           // routed ones that are here; 0: dense feed-forward
     int inter = 0;                 // channels of each expert
+    int shared_inter = 0;          // of the shared one, where it is apart
     int64_t expanded_numbers = 0;  // of its largest matrix that products expand to bf16
   };
   int query_heads = 0, kv_heads = 0, vocab_rows = 0;
   std::vector<Layer> layers;
-  int ranks = 1;  // of the grid: of more than one some rows lie in memory that they share
+  int ranks = 1;   // of the grid: of more than one some rows lie in memory that they share
+  int groups = 1;  // of the grid: experts run the rows of all
 };
 
 // `Rank` is a DeviceLayout, or the DeviceWeights that lie there.
 template <typename Rank>
-RankShape rank_shape(const Rank& rank, int ranks = 1) {
-  RankShape shape{rank.query_heads, rank.kv_heads, rank.vocab_rows, {}, ranks};
+RankShape rank_shape(const Rank& rank, const Grid& grid = {}) {
+  RankShape shape{rank.query_heads, rank.kv_heads, rank.vocab_rows, {}, grid.world(), grid.dp};
   for (const auto& layer : rank.layers)
-    shape.layers.push_back({layer.qkv_rows, layer.num_experts, layer.inter, layer.expanded_numbers});
+    shape.layers.push_back(
+        {layer.qkv_rows, layer.num_experts, layer.inter, layer.shared_inter, layer.expanded_numbers});
   return shape;
 }
 
 ops::cuda::MoeShape expert_shape(const ModelConfig& config, int num_experts, int inter);
 ops::cuda::RouterShape router_shape(const ModelConfig& config);
+// The largest of all layers in each respect; and the workspace of the one whose experts need most.
+RankShape::Layer largest_of(const RankShape& rank);
+int64_t expert_bytes(const ModelConfig& config, const RankShape& rank, const GpuStepLimits& limits);
 
 // What ranks of several share.
-ops::cuda::PeerShape peer_shape(const ModelConfig& config, const GpuStepLimits& limits);
+ops::cuda::PeerShape peer_shape(const ModelConfig& config, const Grid& grid, const GpuStepLimits& limits);
 
 // The attention's plan, which refers to the frequencies.
 msa::gpu::PlanConfig attention_plan(const ModelConfig& config, const RankShape& rank,
@@ -77,8 +84,9 @@ struct StepBuffers {
   Bf16 *q, *index_q;                // [tokens, query_heads * head_dim], [tokens, kv_heads * head_dim]
   Bf16* attended;                   // [tokens, query_heads * head_dim]
   int32_t* selected;                // [tokens, kv_heads, top_k]
-  int32_t* expert_ids;              // [tokens, experts_per_token]
-  float* expert_weights;            // [tokens, experts_per_token]
+  int32_t* expert_ids;              // [all groups' tokens, experts_per_token]
+  float* expert_weights;            // [all groups' tokens, experts_per_token]
+  Bf16* shared;                     // [all groups' tokens, hidden] of a shared expert that is apart
   float* logits;                    // [max_logits, vocab_rows]
   std::vector<Bf16*> router_parts;  // [layer] the router matrix as three bf16 terms; nullptr: no router
   void *attention, *experts, *router, *products;  // workspaces
@@ -91,13 +99,8 @@ template <typename Bf16>
 StepBuffers<Bf16> lay_out_step(Arena& arena, const ModelConfig& config, const RankShape& rank,
                                const GpuStepLimits& limits, int64_t attention_bytes) {
   const int64_t tokens = limits.max_step_tokens, hidden = config.hidden_size, dim = config.head_dim;
-  int64_t qkv_rows = 0, experts = 0, expanded = 0;
-  for (const RankShape::Layer& layer : rank.layers) {
-    qkv_rows = std::max<int64_t>(qkv_rows, layer.qkv_rows);
-    expanded = std::max(expanded, layer.expanded_numbers);
-    const auto shape = expert_shape(config, layer.num_experts, layer.inter);
-    experts = std::max(experts, ops::cuda::moe_workspace_bytes(shape, limits.max_step_tokens));
-  }
+  const int64_t all_tokens = tokens * rank.groups;  // experts run the rows of all groups
+  const RankShape::Layer most = largest_of(rank);
   StepBuffers<Bf16> at{};
   arena.begin("residual, norm, delta");
   at.residual = arena.take<Bf16>(tokens * hidden);
@@ -107,7 +110,7 @@ StepBuffers<Bf16> lay_out_step(Arena& arena, const ModelConfig& config, const Ra
   }
   at.next_residual = arena.take<Bf16>(hidden);
   arena.begin("projections");
-  at.qkv = arena.take<Bf16>(tokens * qkv_rows);
+  at.qkv = arena.take<Bf16>(tokens * most.qkv_rows);
   at.q = arena.take<Bf16>(tokens * rank.query_heads * dim);
   at.index_q = arena.take<Bf16>(tokens * rank.kv_heads * dim);
   arena.begin("attention output");
@@ -117,28 +120,29 @@ StepBuffers<Bf16> lay_out_step(Arena& arena, const ModelConfig& config, const Ra
   arena.begin("attention kernels");
   at.attention = arena.take<std::byte>(attention_bytes);
   arena.begin("routing");
-  at.expert_ids = arena.take<int32_t>(tokens * config.experts_per_token);
-  at.expert_weights = arena.take<float>(tokens * config.experts_per_token);
-  at.router =
-      arena.take<std::byte>(ops::cuda::router_workspace_bytes(router_shape(config), limits.max_step_tokens));
+  at.expert_ids = arena.take<int32_t>(all_tokens * config.experts_per_token);
+  at.expert_weights = arena.take<float>(all_tokens * config.experts_per_token);
+  at.router = arena.take<std::byte>(
+      ops::cuda::router_workspace_bytes(router_shape(config), static_cast<int>(all_tokens)));
   arena.begin("router as bf16 terms");
   for (const RankShape::Layer& layer : rank.layers)
     at.router_parts.push_back(layer.num_experts > 0 ? arena.take<Bf16>(3 * config.num_experts * hidden)
                                                     : nullptr);
   arena.begin("experts");
-  at.experts = arena.take<std::byte>(experts);
+  at.experts = arena.take<std::byte>(expert_bytes(config, rank, limits));
+  if (most.shared_inter > 0) at.shared = arena.take<Bf16>(all_tokens * hidden);
   if (limits.e4m3_tokens) {
     arena.begin("rounded rows");
-    at.rounded.codes = arena.take<uint8_t>(tokens * std::max(hidden, rank.query_heads * dim));
-    at.rounded.scales = arena.take<float>(tokens);
+    at.rounded.codes = arena.take<uint8_t>(std::max(all_tokens * hidden, tokens * rank.query_heads * dim));
+    at.rounded.scales = arena.take<float>(all_tokens);
   }
   arena.begin("logits");
   at.logits = arena.take<float>(int64_t{limits.max_logits} * rank.vocab_rows);
   arena.begin("matrix products");
   at.products = arena.take<std::byte>(ops::cuda::kProductWorkspaceBytes);
-  if (expanded > 0) {
+  if (most.expanded_numbers > 0) {
     arena.begin("expanded matrix");
-    at.expanded = arena.take<Bf16>(expanded);
+    at.expanded = arena.take<Bf16>(most.expanded_numbers);
   }
   return at;
 }

@@ -26,7 +26,7 @@ void Workspace::add(std::string_view name, int64_t bytes_of_row) {
 
 Result<Workspace> gpu_workspace(const ModelConfig& config, const Grid& grid, const GpuStepLimits& limits,
                                 int num_sms) {
-  const RankShape rank = rank_shape(SPARROW_TRY(make_device_layout(config, grid)), grid.world());
+  const RankShape rank = rank_shape(SPARROW_TRY(make_device_layout(config, grid)), grid);
   const RotaryFrequencies rotary = rotary_frequencies(config.rope);
   int64_t attention_bytes = 0;
   const msa::gpu::Status status =
@@ -37,7 +37,7 @@ Result<Workspace> gpu_workspace(const ModelConfig& config, const Grid& grid, con
   Workspace workspace;
   for (const Arena::Part& part : arena.parts()) workspace.add(part.name, static_cast<int64_t>(part.bytes));
   if (grid.world() > 1)
-    workspace.add("shared with other ranks", ops::cuda::peer_bytes(peer_shape(config, limits)));
+    workspace.add("shared with other ranks", ops::cuda::peer_bytes(peer_shape(config, grid, limits)));
   return workspace;
 }
 

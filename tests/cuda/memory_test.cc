@@ -61,6 +61,14 @@ std::vector<Shape> shapes() {
            131072,
            8192,
            256},
+          {"whole experts, two groups",
+           m3(5),
+           {.tp = 4, .dp = 2, .expert_parallel = true, .rank = 5},
+           kBf16,
+           kBf16,
+           32768,
+           2048,
+           64},
           {"MXFP8, one rank", m3(4, QuantFormat::kMxfp8), {}, kBf16, kBf16, 32768, 2048, 64},
           {"fp8 activations", m3(5, QuantFormat::kMxfp8), {.tp = 8}, kBf16, kBf16, 32768, 8192, 64, true}};
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The model cut over 2, 4 and 8 ranks against the whole one. All ranks share one GPU and take turns.
+// The model cut over 2, 4 and 8 ranks, in one group and in several, against the whole one. All ranks share
+// one GPU and take turns.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <cstdio>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "checkpoint/random/synthetic.h"
@@ -14,6 +16,7 @@
 #include "config/config.h"
 #include "engine/ranks/rank_group.h"
 #include "engine/sequence_runner.h"
+#include "kv/block_table.h"
 #include "support/golden.h"
 
 namespace sparrow {
@@ -30,21 +33,21 @@ const ModelConfig& config() {
 using Logits = std::vector<float>;  // of some of the prompt's rows, then of each decode
 
 // Random weights, of which each rank makes its part.
-std::unique_ptr<RankGroup> make_ranks(int tp, bool batch_invariant) {
+std::unique_ptr<RankGroup> make_ranks(const Grid& grid, bool batch_invariant) {
   const RankOptions options{.cache_tokens = 4096,
                             .max_context = 4096,
                             .max_step_tokens = 512,
                             .max_step_sequences = 16,
-                            .grid = {.tp = tp},
+                            .grid = grid,
                             .gpu = {.batch_invariant = batch_invariant, .dummy_seed = 1}};
   const Weights none;
-  return tp == 1 ? create_rank_group(config(), none, options).value()
-                 : create_ranks_in_turn(config(), none, options).value();
+  return grid.world() == 1 ? create_rank_group(config(), none, options).value()
+                           : create_ranks_in_turn(config(), none, options).value();
 }
 
 // A prompt in chunks of both kinds of exchange, then ids one by one.
-Logits run(int tp, std::vector<int> chunks, bool batch_invariant = false) {
-  SequenceRunner runner(make_ranks(tp, batch_invariant));
+Logits run(const Grid& grid, std::vector<int> chunks, bool batch_invariant = false) {
+  SequenceRunner runner(make_ranks(grid, batch_invariant));
   Logits outcome;
   const auto take_logits = [&] {
     const Tensor logits = runner.logits();
@@ -69,8 +72,14 @@ Logits run(int tp, std::vector<int> chunks, bool batch_invariant = false) {
 
 const std::vector<int> kChunks = {300, 9, 130, 2};
 
-class Ranks : public ::testing::TestWithParam<int> {};
-INSTANTIATE_TEST_SUITE_P(Sizes, Ranks, ::testing::Values(2, 4, 8));
+class Ranks : public ::testing::TestWithParam<Grid> {};
+// Where there are several groups, all but the first have no rows here, and join all the same.
+INSTANTIATE_TEST_SUITE_P(Grids, Ranks,
+                         ::testing::Values(Grid{.tp = 2}, Grid{.tp = 4}, Grid{.tp = 8},
+                                           Grid{.tp = 4, .dp = 2}, Grid{.tp = 1, .dp = 2},
+                                           Grid{.tp = 4, .expert_parallel = true},
+                                           Grid{.tp = 2, .dp = 2, .expert_parallel = true},
+                                           Grid{.tp = 4, .dp = 2, .expert_parallel = true}));
 
 // How far rows of logits are from the truth, and on how many of those ids that lead there by more than 1%
 // they do not agree.
@@ -105,10 +114,11 @@ Distance distance(const Logits& logits, const Logits& truth) {
 // their errors are independent: about 1.4 times as far. Ids that differ are counted, with a count's own
 // spread.
 TEST_P(Ranks, AgreeWithTheWholeModel) {
-  const Logits truth = run(1, kChunks, true);
-  const Distance whole = distance(run(1, kChunks), truth), parts = distance(run(GetParam(), kChunks), truth);
-  std::printf("%d ranks: median error %.4f, %d of %d sure ids differ; the whole model: %.4f, %d\n",
-              GetParam(), parts.median, parts.unequal, parts.sure, whole.median, whole.unequal);
+  const Logits truth = run({}, kChunks, true);
+  const Distance whole = distance(run({}, kChunks), truth), parts = distance(run(GetParam(), kChunks), truth);
+  std::printf("%s: median error %.4f, %d of %d sure ids differ; the whole model: %.4f, %d\n",
+              describe(GetParam()).c_str(), parts.median, parts.unequal, parts.sure, whole.median,
+              whole.unequal);
   EXPECT_GT(parts.sure, 100);
   EXPECT_LE(parts.median, 1.5 * whole.median + 1e-3);
   const double expected = 1.5 * whole.unequal + 1;
@@ -130,8 +140,8 @@ TEST_P(Ranks, ChunksChangeNothingWhereProductsAreBatchInvariant) {
 
 // The first rank draws, and the others go on with its ids without anybody looking at them.
 TEST_P(Ranks, FollowTheIdsOfTheFirst) {
-  const auto greedy = [&](int tp, bool ahead) {
-    const auto ranks = make_ranks(tp, true);
+  const auto greedy = [&](const Grid& grid, bool ahead) {
+    const auto ranks = make_ranks(grid, true);
     constexpr int kPrompt = 5;
     Batch batch{.cu_seqlens_q = {0, kPrompt},
                 .seq_lens = {kPrompt},
@@ -174,6 +184,72 @@ TEST_P(Ranks, FollowTheIdsOfTheFirst) {
     return ids;
   };
   EXPECT_EQ(greedy(GetParam(), true), greedy(GetParam(), false));
+}
+
+// Two groups with a prompt and decodes of their own, in steps of few rows and of many, against each prompt
+// alone: their rows meet in the experts and nowhere else.
+class Groups : public ::testing::TestWithParam<Grid> {};
+INSTANTIATE_TEST_SUITE_P(Grids, Groups,
+                         ::testing::Values(Grid{.tp = 4, .dp = 2}, Grid{.tp = 1, .dp = 2},
+                                           Grid{.tp = 2, .dp = 2, .expert_parallel = true}));
+
+struct Prompt {
+  int seed, tokens;
+};
+constexpr int kSteps = 8;  // the prompt, then ids one by one
+
+// One step: rows [first, first + count) of a sequence in each group that has a prompt.
+void append_group(Batch& batch, const Prompt& prompt, int first, int count, int first_block, int columns) {
+  for (int i = first; i < first + count; ++i) {
+    batch.ids.push_back((i * 7919 + prompt.seed) % config().vocab_size);
+    batch.positions.push_back(i);
+    batch.slots.push_back(int64_t{first_block} * kBlockTokens + i);
+  }
+  batch.cu_seqlens_q.push_back(batch.num_tokens());
+  batch.seq_lens.push_back(first + count);
+  for (int b = 0; b < columns; ++b)
+    batch.block_table.push_back(b * kBlockTokens < first + count ? first_block + b : -1);
+  batch.logit_rows.push_back(batch.num_tokens() - 1);
+}
+
+// Of each prompt: the logits of its steps.
+std::vector<Logits> run_together(const Grid& grid, const std::vector<Prompt>& prompts) {
+  constexpr int kColumns = 4;
+  const auto ranks = make_ranks(grid, true);
+  std::vector<Logits> outcome(prompts.size());
+  for (int step = 0; step < kSteps; ++step) {
+    Batch batch{.cu_seqlens_q = {0}, .max_blocks = kColumns};
+    if (grid.dp > 1) batch.group_sequences = {0};
+    for (size_t g = 0; g < prompts.size(); ++g) {
+      const int first = step == 0 ? 0 : prompts[g].tokens + step - 1;
+      append_group(batch, prompts[g], first, step == 0 ? prompts[g].tokens : 1,
+                   static_cast<int>(g) * ranks->info().num_blocks, kColumns);
+      if (grid.dp > 1) batch.group_sequences.push_back(batch.num_sequences());
+    }
+    ranks->run(batch);
+    const Tensor logits = ranks->logits();
+    for (size_t g = 0; g < prompts.size(); ++g)
+      outcome[g].insert(outcome[g].end(), logits.row<float>(static_cast<int64_t>(g)),
+                        logits.row<float>(static_cast<int64_t>(g)) + logits.cols());
+  }
+  return outcome;
+}
+
+TEST_P(Groups, HaveWhatEachWouldHaveAlone) {
+  for (const auto& [a, b] : {std::pair{5, 3}, std::pair{200, 4}, std::pair{130, 300}}) {
+    const Prompt first{13, a}, second{77, b};
+    const std::vector<Logits> together = run_together(GetParam(), {first, second});
+    const std::vector<Logits> again = run_together(GetParam(), {first, second});
+    EXPECT_TRUE(together == again);
+    for (size_t g = 0; g < 2; ++g) {
+      const Logits alone = run_together({}, {g == 0 ? first : second})[0];
+      const Distance d = distance(together[g], alone);
+      std::printf("%s, %d and %d tokens, group %zu: median error %.4f, %d of %d sure ids differ\n",
+                  describe(GetParam()).c_str(), a, b, g, d.median, d.unequal, d.sure);
+      EXPECT_LT(d.median, 0.1);  // another prompt's rows are as far away as they are large
+      EXPECT_LE(d.unequal, 1 + d.sure / 4);
+    }
+  }
 }
 
 }  // namespace

@@ -36,12 +36,13 @@ TEST(StepUploadTest, SaysHowManyRowsAreThere) {
   StepUpload upload = StepUpload::create(16, 8, 4).value();
   for (const int count : {3, 5, 1}) {
     const Batch batch = decodes(count);
-    StepShape shape = StepUpload::shape_of(batch);
+    StepShape shape = shape_of(batch);
     EXPECT_EQ(shape.decodes, count);
     shape.decodes = shape.logits = 5;
     // A graph is captured with what describe() says and must find every later step there.
     const DeviceBatch described = upload.describe(shape);
-    const DeviceBatch step = upload.upload(batch, shape, nullptr, stream.get());
+    const std::vector<RankStep::Group> groups = {{count, batch.logit_rows}};
+    const DeviceBatch step = upload.upload(batch, shape, groups, nullptr, stream.get());
     EXPECT_EQ(step.num_tokens, 5);
     EXPECT_EQ(described.num_rows, step.num_rows);
     EXPECT_EQ(download(step.num_rows, 1), (std::vector<int32_t>{count}));

@@ -105,7 +105,7 @@ TEST(SampleBatch, CountsAListThatNoPenaltyReadsAsNothing) {
 
 TEST(StepLayout, IsDisjointAndEveryStepFits) {
   constexpr int kTokens = 512, kSequences = 64, kColumns = 100;
-  const StepUploadBytes most(kTokens, kSequences, kColumns);
+  const StepUploadBytes most(kTokens, kSequences, kColumns), of_two(kTokens, kSequences, kColumns, 2);
   EXPECT_EQ(most.table, size_t{4} * kSequences * kColumns);
   for (const int decodes : {0, 1, kSequences})
     for (const int prefills : {0, 1, kSequences - decodes}) {
@@ -130,6 +130,14 @@ TEST(StepLayout, IsDisjointAndEveryStepFits) {
           EXPECT_LE(parts[i].offset + parts[i].bytes, parts[i + 1].offset) << "part " << i;
         }
         EXPECT_LE(l.bytes, most.metadata);
+        const StepLayout two({.decodes = decodes,
+                              .prefills = prefills,
+                              .prefill_tokens = tokens,
+                              .logits = logits,
+                              .groups = {{decodes + tokens, logits}, {kTokens, kTokens}}});
+        EXPECT_LE(two.logit_rows + size_t(4) * (logits + kTokens), two.num_rows);
+        EXPECT_LE(two.num_rows + 8, two.bytes);
+        EXPECT_LE(two.bytes, of_two.metadata);
       }
     }
 }

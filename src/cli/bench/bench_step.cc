@@ -38,9 +38,9 @@ std::vector<Case> cases_of(const BenchStepOptions& options) {
   return cases;
 }
 
-// Requests of random ids whose blocks lie anywhere in the cache, each request's its own as far as there are
-// enough.
-Batch make_batch(const Case& c, int vocab_size, int num_blocks) {
+// Requests of random ids, as many for each group, whose blocks lie anywhere in the group's cache, each
+// request's its own as far as there are enough.
+Batch make_batch(const Case& c, int vocab_size, int num_blocks, int groups) {
   std::mt19937_64 random(7);
   Batch batch;
   batch.cu_seqlens_q = {0};
@@ -48,9 +48,10 @@ Batch make_batch(const Case& c, int vocab_size, int num_blocks) {
   std::vector<int32_t> order(num_blocks);
   for (int i = 0; i < num_blocks; ++i) order[i] = i;
   std::shuffle(order.begin(), order.end(), random);
-  for (int r = 0; r < c.batch; ++r) {
-    const int64_t first_block = int64_t{r} * batch.max_blocks;
-    const auto block = [&](int64_t i) { return order[(first_block + i) % num_blocks]; };
+  for (int r = 0; r < c.batch * groups; ++r) {
+    const int64_t first_block = int64_t{r % c.batch} * batch.max_blocks;
+    const int32_t first_of_group = r / c.batch * num_blocks;
+    const auto block = [&](int64_t i) { return first_of_group + order[(first_block + i) % num_blocks]; };
     for (int i = 0; i < batch.max_blocks; ++i) batch.block_table.push_back(block(i));
     for (int q = 0; q < c.queries; ++q) {
       const int position = c.context - c.queries + q;
@@ -62,6 +63,7 @@ Batch make_batch(const Case& c, int vocab_size, int num_blocks) {
     batch.seq_lens.push_back(c.context);
     batch.logit_rows.push_back(batch.num_tokens() - 1);
   }
+  for (int g = 0; g <= groups && groups > 1; ++g) batch.group_sequences.push_back(g * c.batch);
   return batch;
 }
 
@@ -132,9 +134,9 @@ void print_ranks(const StepTimes& times) {
   std::printf("; of the first, exchanges %.3f\n", exchange_us(times) / 1e3);
 }
 
-void print_case(const CaseResult& r) {
-  std::printf("\n%d request%s x %d new token%s, context %d\n", r.c.batch, r.c.batch == 1 ? "" : "s",
-              r.c.queries, r.c.queries == 1 ? "" : "s", r.c.context);
+void print_case(const CaseResult& r, int groups) {
+  std::printf("\n%d request%s x %d new token%s, context %d%s\n", r.c.batch, r.c.batch == 1 ? "" : "s",
+              r.c.queries, r.c.queries == 1 ? "" : "s", r.c.context, groups > 1 ? ", in each group" : "");
   std::printf(
       "  step %.2f ms (%.2f to %.2f), floor %.2f ms: %.2fx; %.2f GB, %.2f TFLOP (%.0f%% of %.0f TFLOP/s)\n",
       r.times.median_us / 1e3, r.times.min_us / 1e3, r.times.max_us / 1e3, r.floor_us / 1e3,
@@ -248,13 +250,14 @@ Status run_bench_step(const BenchStepOptions& options) {
 
   std::string picture;
   for (const Case& c : cases) {
-    const Batch batch = make_batch(c, config.vocab_size, info.num_blocks);
+    const Batch batch =
+        make_batch(c, config.vocab_size, info.num_blocks, options.all_ranks ? options.grid.dp : 1);
     StepTimes times = group->profile(batch, options.repeats);
     const CaseResult result = evaluate(c, std::move(times), config, options.grid, types);
     if (options.json)
       print_json(result, options);
     else
-      print_case(result);
+      print_case(result, options.grid.dp);
     if (!options.svg.empty()) picture = step_picture(result.times);
   }
   if (!options.svg.empty() && !(std::ofstream(options.svg) << picture))

@@ -79,9 +79,10 @@ std::vector<PartCost> step_cost(const ModelConfig& config, const Grid& grid, con
       // Experts compute for all groups; their work is the same share of it whichever way they are cut.
       const double all_tokens = tokens * grid.dp, ranks = grid.world();
       const double inter = config.expert_intermediate_size, shared = config.shared_intermediate_size / ranks;
+      const double here = has_whole_experts(grid) ? inter : inter / ranks;  // of an expert that was hit
       router.bytes += config.num_experts * hidden * kF32 + tokens * hidden * kBf16;
       router.flops += 2 * tokens * config.num_experts * hidden;
-      experts.bytes += hidden * expert_number * (work.experts_hit[layer] * inter / ranks + shared) +
+      experts.bytes += hidden * expert_number * (work.experts_hit[layer] * here + shared) +
                        2 * all_tokens * hidden * kBf16;
       experts.flops += 6 * hidden * all_tokens * (config.experts_per_token * inter / ranks + shared);
     } else {

@@ -22,7 +22,7 @@ struct StepWork {
   int queries = 1;
   int64_t context = 1;
   DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;
-  std::span<const int> experts_hit;  // [layers] distinct routed experts, on all ranks
+  std::span<const int> experts_hit;  // [layers] distinct routed experts of which the rank has some
 
   int64_t tokens() const { return int64_t{requests} * queries; }
 };

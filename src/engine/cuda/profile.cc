@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <map>
+#include <numeric>
 #include <random>
 #include <set>
 #include <span>
@@ -47,7 +48,7 @@ double wall_us(const auto& body) {
 void time_engine(Rank& rank, const Batch& batch, std::span<const DrawRequest> draws, int repeats,
                  cudaStream_t stream, StepTimes& times) {
   Batch next = batch;
-  const bool decodes = StepUpload::shape_of(batch).prefills == 0 && draws.size() == batch.ids.size();
+  const bool decodes = shape_of(batch).prefills == 0 && draws.size() == batch.ids.size();
   if (decodes)
     for (size_t row = 0; row < batch.ids.size(); ++row) next.drawn_by.push_back(static_cast<int32_t>(row));
   std::vector<Launched> launched(static_cast<size_t>(repeats) + 1);
@@ -143,7 +144,7 @@ void Rank::launch_marked(const DeviceBatch& step, std::vector<StepMark>& marks) 
 }
 
 void Rank::launch_marked(const Batch& batch, std::vector<StepMark>& marks) {
-  launch_marked(upload_->describe(StepUpload::shape_of(batch)), marks);
+  launch_marked(upload_->describe(step_of(batch, /*graphs=*/false).shape), marks);
 }
 
 StepTimes Rank::times_of(const std::vector<StepMark>& marks) const {
@@ -157,13 +158,18 @@ StepTimes Rank::times_of(const std::vector<StepMark>& marks) const {
 
 std::vector<int> Rank::count_experts(const DeviceBatch& step) {
   std::vector<int> hit(static_cast<size_t>(config_.num_layers));
-  std::vector<int32_t> ids(static_cast<size_t>(step.num_tokens) * config_.experts_per_token);
+  const int rows = step.group_rows.empty()
+                       ? step.num_tokens
+                       : std::accumulate(step.group_rows.begin(), step.group_rows.end(), 0);
+  std::vector<int32_t> ids(static_cast<size_t>(rows) * config_.experts_per_token);
   model_->forward(step, *cache_, stream(), [&](StepPart part, int layer, cudaStream_t) {
     if (part != StepPart::kExperts || weights_.layers[layer].num_experts == 0) return;
     SPARROW_CUDA(cudaMemcpyAsync(ids.data(), model_->expert_ids(), ids.size() * sizeof(int32_t),
                                  cudaMemcpyDeviceToHost, stream()));
     stream_->synchronize();
-    hit[layer] = static_cast<int>(std::set<int32_t>(ids.begin(), ids.end()).size());
+    std::set<int32_t> experts(ids.begin(), ids.end());
+    experts.erase(-1);  // padding, or on another rank
+    hit[layer] = static_cast<int>(experts.size());
   });
   stream_->synchronize();
   return hit;
@@ -171,7 +177,7 @@ std::vector<int> Rank::count_experts(const DeviceBatch& step) {
 
 std::vector<int> Rank::count_experts(const Batch& batch) {
   enter();
-  return count_experts(upload_->describe(StepUpload::shape_of(batch)));
+  return count_experts(upload_->describe(step_of(batch, /*graphs=*/false).shape));
 }
 
 void Rank::measure_rates(StepTimes& times) {
@@ -193,9 +199,7 @@ StepTimes Rank::profile(const Batch& batch, int repeats) {
   time_engine(*this, batch, draws, repeats, stream, times);
   time_step(*this, batch, draws, repeats, stream, times);
 
-  StepShape shape = StepUpload::shape_of(batch);
-  if (replayed_) round_up(shape);
-  const DeviceBatch step = upload_->describe(shape);  // what run() has uploaded last
+  const DeviceBatch step = upload_->describe(step_of(batch, replayed_).shape);  // what run() uploaded last
   std::vector<StepMark> marks;
   const Graph graph = Graph::capture(*stream_, [&] { launch_marked(step, marks); });
   for (int i = 0; i < 3; ++i) graph.launch(stream);

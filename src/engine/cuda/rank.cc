@@ -13,20 +13,6 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
-// A decode step runs in the smallest graph that holds it. Padding rows cost little, but not nothing: steps of
-// about an eighth.
-constexpr std::array kBatchLadder = {1,   2,   3,   4,   5,   6,   7,   8,   10,  12, 14,
-                                     16,  20,  24,  28,  32,  40,  48,  56,  64,  80, 96,
-                                     112, 128, 160, 192, 224, 256, 320, 384, 448, 512};
-// Longest contexts in blocks: kernels divide their work by what the table could hold.
-constexpr std::array kColumnLadder = {16, 64, 256, 1024, 4096, 16384};
-
-template <size_t N>
-int next_rung(const std::array<int, N>& ladder, int value, int most) {
-  const auto found = std::lower_bound(ladder.begin(), ladder.end(), value);
-  return found == ladder.end() ? most : std::min(*found, most);
-}
-
 }  // namespace
 
 void Rank::enter() const {
@@ -66,9 +52,10 @@ Result<int64_t> Rank::num_blocks(const KvCacheShape& one_block) const {
 Result<std::unique_ptr<Rank>> Rank::create(const ModelConfig& config, const Weights& weights,
                                            const RankOptions& options) {
   SPARROW_TRY(validate(config, options.grid));
-  if (options.exchange && (options.grid.dp > 1 || has_whole_experts(options.grid)))
-    return Error{Errc::kUnsupported, strf("{}: GPUs run one tensor-parallel group; the CPU runs this grid",
-                                          describe(options.grid))};
+  if (options.exchange && options.grid.world() > ops::cuda::kMaxPeers)
+    return Error{Errc::kUnsupported,
+                 strf("{}: at most {} GPUs, those of one node, run together; the CPU runs this grid",
+                      describe(options.grid), ops::cuda::kMaxPeers)};
   DeviceInfo device = SPARROW_TRY(use_device(options.gpu.ordinal));
   auto rank = std::unique_ptr<Rank>(new Rank(config, options, std::move(device)));
   SPARROW_TRY(rank->take_memory(weights));
@@ -95,12 +82,12 @@ Status Rank::take_memory(const Weights& weights) {
                  : SPARROW_TRY(load_device_weights(config_, grid, weights, gpu.progress,
                                                    {.order = gpu.load_order, .fold_rows = gpu.e4m3_tokens}));
   if (grid.world() > 1)
-    peers_ = SPARROW_TRY(
-        PeerMemory::create(grid.rank, grid.world(), ops::cuda::peer_bytes(peer_shape(config_, limits))));
+    peers_ = SPARROW_TRY(PeerMemory::create(grid.rank, grid.world(),
+                                            ops::cuda::peer_bytes(peer_shape(config_, grid, limits))));
   model_ = SPARROW_TRY(CudaTextModel::create(config_, weights_, limits, grid, peers_.get()));
   model_->tune(stream());
-  upload_ =
-      SPARROW_TRY(StepUpload::create(options_.max_step_tokens, options_.max_step_sequences, max_columns_));
+  upload_ = SPARROW_TRY(
+      StepUpload::create(options_.max_step_tokens, options_.max_step_sequences, max_columns_, grid.dp));
   sampler_ = SPARROW_TRY(DeviceSampler::create(draw_limits(config_, limits)));
 
   KvCacheShape shape{.num_blocks = 1,
@@ -168,13 +155,20 @@ EngineInfo Rank::info() const {
 
 void Rank::copy_blocks(std::span<const BlockCopy> copies) {
   enter();
-  if (!copies.empty()) cache_->copy_blocks(copies, stream());
+  const int blocks = cache_->shape().num_blocks, first = group() * blocks;
+  std::vector<BlockCopy> mine;
+  for (const BlockCopy& copy : copies)
+    if (copy.to / blocks == group()) mine.push_back({copy.from - first, copy.to - first});
+  if (!mine.empty()) cache_->copy_blocks(mine, stream());
 }
 
-void Rank::round_up(StepShape& shape) const {
-  shape.decodes = next_rung(kBatchLadder, shape.decodes, options_.max_step_sequences);
-  shape.table_columns = next_rung(kColumnLadder, shape.table_columns, max_columns_);
-  shape.logits = shape.decodes;
+RankStep Rank::step_of(const Batch& batch, bool graphs) const {
+  return rank_step(batch, {.group = group(),
+                           .num_groups = num_groups(),
+                           .blocks_per_group = cache_->shape().num_blocks,
+                           .max_step_sequences = options_.max_step_sequences,
+                           .max_columns = max_columns_,
+                           .graphs = graphs});
 }
 
 const Graph& Rank::graph_of(const StepShape& shape) {
@@ -188,28 +182,36 @@ const Graph& Rank::graph_of(const StepShape& shape) {
   return graph;
 }
 
-void Rank::run(const Batch& batch, Capture* capture) {
+void Rank::run(const Batch& all, Capture* capture) {
   enter();
-  const cudaStream_t stream = stream_->get();
-  wanted_rows_ = batch.logit_rows;
-  first_row_ = 0;
-  StepShape shape = StepUpload::shape_of(batch);
   const bool takes_turns = peers_ && peers_->takes_turns();  // no capture while others launch
-  replayed_ = options_.gpu.graphs && !capture && shape.prefills == 0 && shape.logits > 0 && !takes_turns;
-  if (!replayed_) {
-    const DeviceBatch device_batch = upload_->upload(batch, shape, drawn_ids(batch), stream);
-    if (capture)
-      model_->forward_captured(device_batch, *cache_, stream, batch.logit_rows, *capture);
-    else
-      model_->forward(device_batch, *cache_, stream);
-    return;
+  RankStep step = step_of(all, options_.gpu.graphs && !capture && !takes_turns);
+  for (int32_t& draw : step.own.drawn_by)
+    if (draw >= 0) draw = own_draw_[static_cast<size_t>(draw)];
+  const Batch& batch = step.batch(all);
+  wanted_rows_ = std::move(step.wanted_rows);
+  first_logit_ = step.first_logit;
+  first_row_ = 0;
+  replayed_ = step.replays;
+  const DeviceBatch device_batch =
+      upload_->upload(batch, step.shape, step.groups, drawn_ids(batch), stream());
+  if (replayed_)
+    graph_of(step.shape).launch(stream());
+  else if (capture)
+    model_->forward_captured(device_batch, *cache_, stream(), wanted_rows_, *capture);
+  else
+    model_->forward(device_batch, *cache_, stream());
+}
+
+template <typename Row>
+std::span<const Row> Rank::own_rows(std::span<const Row> rows, std::vector<Row>& own) const {
+  if (num_groups() == 1) return rows;
+  for (const Row& row : rows) {
+    if (!is_own(row.row)) continue;
+    own.push_back(row);
+    own.back().row -= first_logit_;
   }
-  round_up(shape);
-  Batch all_rows = batch;
-  all_rows.logit_rows.resize(batch.ids.size());
-  for (size_t i = 0; i < all_rows.logit_rows.size(); ++i) all_rows.logit_rows[i] = static_cast<int32_t>(i);
-  upload_->upload(all_rows, shape, drawn_ids(batch), stream);
-  graph_of(shape).launch(stream);
+  return own;
 }
 
 int64_t Rank::window_of(int64_t row) {
@@ -238,8 +240,13 @@ void Rank::for_each_window(std::span<const Row> rows, const Use& use) {
   }
 }
 
-void Rank::start_draws(std::span<const DrawRequest> draws) {
+void Rank::start_draws(std::span<const DrawRequest> all) {
   enter();
+  std::vector<DrawRequest> own;
+  const std::span<const DrawRequest> draws = own_rows(all, own);
+  own_draw_.clear();
+  int32_t next = 0;
+  for (const DrawRequest& draw : all) own_draw_.push_back(is_own(draw.row) ? next++ : -1);
   std::vector<Draw>& early = early_draws_.emplace_back();
   if (draws.empty() && this->draws()) sampler_.start(device_logits(), {}, stream());
   for_each_window(draws, [&](std::span<const DrawRequest> part, bool last) {
@@ -264,8 +271,10 @@ std::vector<Draw> Rank::finish_draws() {
   return all;
 }
 
-std::vector<std::optional<TokenLogprobs>> Rank::score(std::span<const PromptRow> rows) {
+std::vector<std::optional<TokenLogprobs>> Rank::score(std::span<const PromptRow> all_rows) {
   enter();
+  std::vector<PromptRow> own;
+  const std::span<const PromptRow> rows = own_rows(all_rows, own);
   std::vector<std::optional<TokenLogprobs>> all;
   for_each_window(rows, [&](std::span<const PromptRow> part, bool) {
     if (!draws()) return;

@@ -72,6 +72,11 @@ class Rank {
         stream_(options.stream ? options.stream : std::make_shared<Stream>()) {}
 
   void enter() const;
+  // Data-parallel groups that run together, and which of them this is. A rank that runs alone has all of a
+  // batch.
+  int num_groups() const { return options_.exchange ? options_.grid.dp : 1; }
+  int group() const { return options_.exchange ? options_.grid.group() : 0; }
+  RankStep step_of(const Batch& batch, bool graphs) const;
   void launch_marked(const DeviceBatch& step, std::vector<StepMark>& marks);
   std::vector<int> count_experts(const DeviceBatch& step);
   Status take_memory(const Weights& weights);
@@ -80,8 +85,6 @@ class Rank {
   // The smallest of all ranks'.
   Result<int64_t> agree_on(int64_t num_blocks) const;
   Result<int64_t> num_blocks(const KvCacheShape& one_block) const;
-  // Rounds a decode step up to a shape that has a graph.
-  void round_up(StepShape& shape) const;
   // Its graph, captured when it is first needed.
   const Graph& graph_of(const StepShape& shape);
   // Rows of logits that the window in the buffer starts at; computes another where `row` is not in it.
@@ -99,6 +102,12 @@ class Rank {
     if (batch.drawn_by.empty()) return nullptr;
     return draws() ? sampler_.ids() : model_->ids_of_first();
   }
+  bool is_own(int64_t row) const {
+    return row >= first_logit_ && row < first_logit_ + static_cast<int64_t>(wanted_rows_.size());
+  }
+  // Those of the rows of all groups' logits that are this one's, as its own; `own` is where they may lie.
+  template <typename Row>
+  std::span<const Row> own_rows(std::span<const Row> rows, std::vector<Row>& own) const;
   cudaStream_t stream() const { return stream_->get(); }
 
   const ModelConfig& config_;
@@ -119,6 +128,8 @@ class Rank {
 
   // The last step.
   std::vector<int32_t> wanted_rows_;  // of the batch
+  int64_t first_logit_ = 0;           // of this group, among those of all
+  std::vector<int32_t> own_draw_;     // [draws of all groups] which of this group's it is, or -1
   bool replayed_ = false;             // its logits have a row for every row of the batch
   int64_t first_row_ = 0;             // of the wanted ones whose logits stand in the buffer
   std::vector<float> host_logits_;

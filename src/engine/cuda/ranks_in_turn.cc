@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // All ranks of a grid in one process, on one GPU and one stream: each launches its part of a step up to where
 // it needs the others', and then the next one does. For tests and measurements where there is one GPU.
+#include <algorithm>
 #include <atomic>
 #include <barrier>
+#include <deque>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -42,10 +44,12 @@ class Meeting {
 
 class RanksInTurn final : public RankGroup {
  public:
+  RanksInTurn(const Grid& grid, int vocab_size) : grid_(grid), vocab_size_(vocab_size) {}
+
   static Result<std::unique_ptr<RankGroup>> create(const ModelConfig& config, const Weights& weights,
                                                    const RankOptions& options) {
     const int size = options.grid.world();
-    auto group = std::make_unique<RanksInTurn>();
+    auto group = std::make_unique<RanksInTurn>(options.grid, config.vocab_size);
     group->ranks_.resize(static_cast<size_t>(size));
     Meeting meeting(size);
     const auto stream = group->stream_ = std::make_shared<Stream>();
@@ -74,30 +78,44 @@ class RanksInTurn final : public RankGroup {
     in_turn([&](Rank& rank) { rank.copy_blocks(copies); });
   }
   void run(const Batch& batch, Capture* capture) override {
+    first_logit_.assign(1, 0);
+    for (int group = 1; group <= grid_.dp; ++group)
+      first_logit_.push_back(batch.group_sequences.empty() ? static_cast<int64_t>(batch.logit_rows.size())
+                                                           : group_begin(batch, group).logit);
     in_turn([&](Rank& rank) { rank.run(batch, &rank == ranks_[0].get() ? capture : nullptr); });
   }
   void start_draws(std::span<const DrawRequest> draws) override {
+    std::vector<int>& groups = draw_groups_.emplace_back();
+    for (const DrawRequest& draw : draws) groups.push_back(group_of(draw.row));
     in_turn([&](Rank& rank) { rank.start_draws(draws); });
   }
   std::vector<Draw> finish_draws() override {
-    std::vector<Draw> draws;
+    std::vector<std::vector<Draw>> drawn(static_cast<size_t>(grid_.dp));
     for (const auto& rank : ranks_)
-      if (std::vector<Draw> drawn = rank->finish_draws(); rank == ranks_[0]) draws = std::move(drawn);
-    return draws;
+      if (std::vector<Draw> mine = rank->finish_draws(); leads(*rank))
+        drawn[group_of(*rank)] = std::move(mine);
+    const std::vector<int> groups = std::move(draw_groups_.front());
+    draw_groups_.pop_front();
+    return in_order(groups, std::move(drawn));
   }
   std::vector<std::optional<TokenLogprobs>> score(std::span<const PromptRow> rows) override {
-    std::vector<std::optional<TokenLogprobs>> scores;
+    std::vector<std::vector<std::optional<TokenLogprobs>>> scores(static_cast<size_t>(grid_.dp));
     in_turn([&](Rank& rank) {
-      if (auto all = rank.score(rows); &rank == ranks_[0].get()) scores = std::move(all);
+      if (auto mine = rank.score(rows); leads(rank)) scores[group_of(rank)] = std::move(mine);
     });
-    return scores;
+    std::vector<int> groups;
+    for (const PromptRow& row : rows) groups.push_back(group_of(row.row));
+    return in_order(groups, std::move(scores));
   }
   Tensor logits() override {
-    Tensor logits;
+    const int64_t cols = vocab_size_;
+    logits_.resize(static_cast<size_t>(first_logit_.back() * cols));
     in_turn([&](Rank& rank) {
-      if (const Tensor all = rank.logits(); &rank == ranks_[0].get()) logits = all;
+      const Tensor mine = rank.logits();
+      if (leads(rank))
+        std::copy_n(mine.as<float>(), mine.numel(), logits_.data() + first_logit_[group_of(rank)] * cols);
     });
-    return logits;
+    return Tensor(logits_.data(), DType::kF32, {first_logit_.back(), cols});
   }
   void fill_cache(uint64_t seed) override {
     for (const auto& rank : ranks_) rank->fill_cache(seed);
@@ -126,6 +144,21 @@ class RanksInTurn final : public RankGroup {
 
  private:
   size_t rank_of(const Rank& rank) const { return static_cast<size_t>(rank.peers().rank()); }
+  size_t group_of(const Rank& rank) const { return rank_of(rank) / static_cast<size_t>(grid_.tp); }
+  bool leads(const Rank& rank) const { return rank_of(rank) % static_cast<size_t>(grid_.tp) == 0; }
+  int group_of(int64_t logits_row) const {
+    const auto after = std::upper_bound(first_logit_.begin(), first_logit_.end() - 1, logits_row);
+    return static_cast<int>(after - first_logit_.begin()) - 1;
+  }
+  // What the groups say of their own, put together: the next thing is that group's.
+  template <typename T>
+  static std::vector<T> in_order(std::span<const int> groups, std::vector<std::vector<T>> of_group) {
+    std::vector<size_t> next(of_group.size());
+    std::vector<T> all;
+    for (const int g : groups)
+      all.push_back(std::move(of_group[static_cast<size_t>(g)][next[static_cast<size_t>(g)]++]));
+    return all;
+  }
   void on_threads(const std::function<void(int)>& body) const {
     std::vector<std::jthread> threads;
     for (int r = 0; r < static_cast<int>(ranks_.size()); ++r) threads.emplace_back(body, r);
@@ -139,9 +172,14 @@ class RanksInTurn final : public RankGroup {
     });
   }
 
+  const Grid grid_;
+  const int vocab_size_;
   std::shared_ptr<Stream> stream_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   EngineInfo info_;
+  std::vector<int64_t> first_logit_;          // of each group in the last step, and the end
+  std::deque<std::vector<int>> draw_groups_;  // by step: whose draws they are
+  std::vector<float> logits_;
 };
 
 }  // namespace

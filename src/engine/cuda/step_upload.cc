@@ -9,8 +9,9 @@
 
 namespace sparrow {
 
-Result<StepUpload> StepUpload::create(int max_step_tokens, int max_step_sequences, int max_columns) {
-  const StepUploadBytes bytes(max_step_tokens, max_step_sequences, max_columns);
+Result<StepUpload> StepUpload::create(int max_step_tokens, int max_step_sequences, int max_columns,
+                                      int groups) {
+  const StepUploadBytes bytes(max_step_tokens, max_step_sequences, max_columns, groups);
   StepUpload upload;
   upload.host_ = SPARROW_TRY(PinnedBuffer::allocate(bytes.metadata));
   upload.device_ = SPARROW_TRY(DeviceBuffer::allocate(bytes.metadata));
@@ -18,19 +19,6 @@ Result<StepUpload> StepUpload::create(int max_step_tokens, int max_step_sequence
   upload.table_ = SPARROW_TRY(DeviceBuffer::allocate(bytes.table));
   SPARROW_CUDA(cudaMemset(upload.table_.data(), 0, bytes.table));
   return upload;
-}
-
-StepShape StepUpload::shape_of(const Batch& batch) {
-  StepShape shape{.table_columns = std::max(batch.max_blocks, 1),
-                  .logits = static_cast<int>(batch.logit_rows.size())};
-  const int sequences = batch.num_sequences();
-  const auto length = [&](int s) { return batch.cu_seqlens_q[s + 1] - batch.cu_seqlens_q[s]; };
-  while (shape.decodes < sequences && length(shape.decodes) == 1) ++shape.decodes;
-  shape.prefills = sequences - shape.decodes;
-  shape.prefill_tokens = batch.num_tokens() - shape.decodes;
-  for (int s = shape.decodes; s < sequences; ++s)
-    shape.longest_prefill = std::max(shape.longest_prefill, length(s));
-  return shape;
 }
 
 DeviceBatch StepUpload::describe(const StepShape& shape) const {
@@ -42,6 +30,10 @@ DeviceBatch StepUpload::describe(const StepShape& shape) const {
                     .slots = reinterpret_cast<int64_t*>(device_.data() + o.slots),
                     .logit_rows = at(o.logit_rows),
                     .num_logits = shape.logits};
+  for (const GroupShape& group : shape.groups) {
+    batch.group_rows.push_back(group.rows);
+    batch.group_logits.push_back(group.logits);
+  }
   batch.step.positions = at(o.positions);
   if (shape.decodes > 0)
     batch.step.decode = {.num_requests = shape.decodes,
@@ -61,7 +53,8 @@ DeviceBatch StepUpload::describe(const StepShape& shape) const {
   return batch;
 }
 
-DeviceBatch StepUpload::upload(const Batch& batch, const StepShape& shape, const int32_t* drawn,
+DeviceBatch StepUpload::upload(const Batch& batch, const StepShape& shape,
+                               std::span<const RankStep::Group> groups, const int32_t* drawn,
                                cudaStream_t stream) {
   SPARROW_CHECK(shape.prefills == 0 || shape.decodes + shape.prefills == batch.num_sequences());
   copied_.wait();  // the last step's copies read the same host memory
@@ -78,8 +71,14 @@ DeviceBatch StepUpload::upload(const Batch& batch, const StepShape& shape, const
   fill(o.positions, batch.positions, shape.tokens(), 0);
   fill(o.slots, batch.slots, shape.tokens(), int64_t{-1});
   fill(o.seq_lens, batch.seq_lens, shape.sequences(), 0);
-  fill(o.logit_rows, batch.logit_rows, shape.logits, 0);
-  *reinterpret_cast<int32_t*>(host + o.num_rows) = batch.num_tokens();
+  SPARROW_CHECK_EQ(static_cast<int>(groups.size()), shape.num_groups());
+  size_t logits_at = o.logit_rows;
+  for (int g = 0; g < shape.num_groups(); ++g) {
+    const RankStep::Group& group = groups[static_cast<size_t>(g)];
+    fill(logits_at, group.logit_rows, shape.group(g).logits, 0);
+    logits_at += sizeof(int32_t) * static_cast<size_t>(shape.group(g).logits);
+    reinterpret_cast<int32_t*>(host + o.num_rows)[g] = group.rows;
+  }
   auto* cu_seqlens = reinterpret_cast<int32_t*>(host + o.cu_seqlens);
   for (int s = 0; s <= shape.prefills && shape.prefills > 0; ++s)
     cu_seqlens[s] = batch.cu_seqlens_q[shape.decodes + s] - shape.decodes;

@@ -5,11 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 #include "base/result.h"
 #include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
-#include "engine/memory/step_layout.h"
+#include "engine/memory/rank_step.h"
 #include "model/batch.h"
 #include "model/cuda/cuda_text_model.h"
 
@@ -18,15 +19,15 @@ namespace sparrow {
 class StepUpload {
  public:
   // `max_columns`: blocks of the longest sequence.
-  static Result<StepUpload> create(int max_step_tokens, int max_step_sequences, int max_columns);
+  static Result<StepUpload> create(int max_step_tokens, int max_step_sequences, int max_columns,
+                                   int groups = 1);
 
-  // The shape of a batch as it is.
-  static StepShape shape_of(const Batch& batch);
   // Pointers for a step of that shape; nothing is copied.
   DeviceBatch describe(const StepShape& shape) const;
   // Copies the batch into a shape that holds it, padding what it leaves free. `drawn`: the ids of the step
-  // before, for rows that get theirs from there.
-  DeviceBatch upload(const Batch& batch, const StepShape& shape, const int32_t* drawn, cudaStream_t stream);
+  // before, for rows that get theirs from there. `groups`: all of them, this one's among them.
+  DeviceBatch upload(const Batch& batch, const StepShape& shape, std::span<const RankStep::Group> groups,
+                     const int32_t* drawn, cudaStream_t stream);
 
   size_t device_bytes() const { return device_.bytes() + table_.bytes(); }
 

@@ -21,7 +21,7 @@ Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const Grid& grid, c
   memory.workspace = SPARROW_TRY(gpu_workspace(config, grid, limits, num_sms));
 
   const StepUploadBytes upload(limits.max_step_tokens, limits.max_step_sequences,
-                               static_cast<int>(blocks_for_tokens(limits.max_context)));
+                               static_cast<int>(blocks_for_tokens(limits.max_context)), grid.dp);
   const auto upload_bytes = static_cast<int64_t>(upload.metadata + upload.table);
   memory.workspace.add("step metadata", upload_bytes);
 

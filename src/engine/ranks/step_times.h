@@ -22,7 +22,7 @@ struct StepTimes {
   double wall_us = 0;                            // step after step as the engine runs them, ids included
   double busy = 0;                               // share of that time in which the GPU works
   std::vector<Span> timeline;     // of a step that notes the time between its parts, which costs some
-  std::vector<int> experts_hit;   // [layers] distinct routed experts; 0 where there are none
+  std::vector<int> experts_hit;   // [layers] distinct routed experts of the rank; 0 where there are none
   std::string attention_kernels;  // in words
   std::vector<double> rank_us;    // [ranks] each one's part of a step of ranks that take turns
 

@@ -90,7 +90,7 @@ Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& 
   auto state = std::make_unique<State>(config, weights, limits);
   state->gemm = SPARROW_TRY(ops::cuda::Gemm::create(limits.batch_invariant));
 
-  const RankShape rank = rank_shape(weights, grid.world());
+  const RankShape rank = rank_shape(weights, grid);
   const RotaryFrequencies rotary = rotary_frequencies(config.rope);
   const msa::gpu::PlanConfig plan = attention_plan(config, rank, limits, rotary);
   int64_t plan_bytes = 0;
@@ -195,6 +195,9 @@ void CudaTextModel::State::route(const DeviceBatch& batch, int layer, cudaStream
                                  const StepObserver& observer) {
   const DeviceLayer& w = weights.layers[layer];
   begin(observer, StepPart::kRouter, layer, stream);
+  ops::cuda::RealRows real{.count = batch.num_rows};
+  for (size_t g = 1; g < batch.group_rows.size(); ++g)
+    real.first_row[real.groups++] = real.first_row[g - 1] + batch.group_rows[g - 1];
   if (!norm_in_router(w, batch.num_tokens))
     return ops::cuda::route(router_shape(config),
                             {.x = act.normed,
@@ -204,9 +207,10 @@ void CudaTextModel::State::route(const DeviceBatch& batch, int layer, cudaStream
                              .ids = act.expert_ids,
                              .weights = act.expert_weights,
                              .workspace = act.router,
-                             .rows = batch.num_tokens,
+                             .rows = feed_forward_rows(batch, layer),
                              .batch_invariant = limits.batch_invariant,
-                             .real = {.count = batch.num_rows}},
+                             .real = real,
+                             .wanted = {weights.experts.first, weights.experts.count}},
                             stream);
   ops::cuda::norm_route(router_shape(config),
                         {.residual = act.residual,
@@ -220,9 +224,33 @@ void CudaTextModel::State::route(const DeviceBatch& batch, int layer, cudaStream
                          .ids = act.expert_ids,
                          .weights = act.expert_weights,
                          .workspace = act.router,
-                         .real = {.count = batch.num_rows}},
+                         .real = real},
                         stream);
   std::swap(act.residual, act.next_residual);
+}
+
+void CudaTextModel::State::experts(int layer, int rows, cudaStream_t stream) {
+  const DeviceLayer& w = weights.layers[layer];
+  ops::cuda::MoeArgs args{.x = act.normed,
+                          .ids = act.expert_ids,
+                          .weights = act.expert_weights,
+                          .alpha = config.swiglu_alpha,
+                          .limit = config.swiglu_limit,
+                          .beta = config.swiglu_beta,
+                          .scaling = config.routed_scaling_factor,
+                          .workspace = act.experts,
+                          .rows = rows,
+                          .batch_invariant = limits.batch_invariant,
+                          .shared_gpu = exchange && exchange->shares_gpu()};
+  if (w.shared_inter > 0) {  // apart from whole experts
+    args.rounded = rounded_for(w.shared_gate_up, rows);
+    args.gate_up = w.shared_gate_up, args.down = w.shared_down, args.out = act.shared;
+    ops::cuda::moe(expert_shape(config, 0, w.shared_inter), args, stream);
+    args.shared = act.shared;
+  }
+  args.rounded = rounded_for(w.gate_up, rows);
+  args.gate_up = w.gate_up, args.down = w.down, args.out = act.delta;
+  ops::cuda::moe(expert_shape(config, w.num_experts, w.inter), args, stream);
 }
 
 void CudaTextModel::State::feed_forward(const DeviceBatch& batch, int layer, cudaStream_t stream,
@@ -230,27 +258,11 @@ void CudaTextModel::State::feed_forward(const DeviceBatch& batch, int layer, cud
   const DeviceLayer& w = weights.layers[layer];
   if (!norm_in_router(w, batch.num_tokens)) {
     begin(observer, StepPart::kNorm, layer, stream);
-    post_attention_norm(layer, batch.num_tokens, stream, observer);
+    post_attention_norm(batch, layer, stream, observer);
   }
   if (w.num_experts > 0) route(batch, layer, stream, observer);
   begin(observer, StepPart::kExperts, layer, stream);
-  ops::cuda::moe(expert_shape(config, w.num_experts, w.inter),
-                 {.x = act.normed,
-                  .rounded = rounded_for(w.gate_up, batch.num_tokens),
-                  .ids = act.expert_ids,
-                  .weights = act.expert_weights,
-                  .gate_up = w.gate_up,
-                  .down = w.down,
-                  .alpha = config.swiglu_alpha,
-                  .limit = config.swiglu_limit,
-                  .beta = config.swiglu_beta,
-                  .scaling = config.routed_scaling_factor,
-                  .out = act.delta,
-                  .workspace = act.experts,
-                  .rows = batch.num_tokens,
-                  .batch_invariant = limits.batch_invariant,
-                  .shared_gpu = exchange && exchange->shares_gpu()},
-                 stream);
+  experts(layer, feed_forward_rows(batch, layer), stream);
 }
 
 void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& cache, cudaStream_t stream,
@@ -259,13 +271,17 @@ void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& 
   const int rows = batch.num_tokens, hidden = config.hidden_size;
   if (rows == 0) return;
   SPARROW_CHECK_LE(rows, limits.max_step_tokens);
+  // Of many rows each rank has some of the residual alone.
+  SPARROW_CHECK(
+      capture == nullptr || !is_group() ||
+      !exchange->is_many(batch.group_rows.empty() ? std::span(&rows, 1) : std::span(batch.group_rows)));
   Bf16* const residual = act.residual;
   check_msa(plan->prepare(batch.step, stream));
   begin(observer, StepPart::kNorm, 0, stream);
   embed(batch, stream);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     if (layer > 0) begin(observer, StepPart::kNorm, layer, stream);
-    input_norm(layer, rows, stream, observer);
+    input_norm(batch, layer, stream, observer);
     if (capture) append_rows(act.residual, hidden, captured_rows, stream, list_of(capture->hidden, layer));
     attention(batch, cache, layer, stream, observer);
     if (capture && config.layer_is_sparse[layer]) {

@@ -12,6 +12,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
 #include "comm/cuda/peer_memory.h"
@@ -24,16 +25,17 @@
 
 namespace sparrow {
 
-// A Batch as kernels read it: pointers into the device's copy, decodes and prefills apart, padded. Rows of
-// decoding sequences come first; padding rows have slot -1.
+// A group's part of a Batch as kernels read it: pointers into the device's copy, decodes and prefills apart,
+// padded. Rows of decoding sequences come first; padding rows have slot -1.
 struct DeviceBatch {
   int num_tokens = 0;                   // rows
-  const int32_t* num_rows = nullptr;    // rows that are not padding, which comes last; nullptr: all
+  const int32_t* num_rows = nullptr;    // [groups] rows that are not padding, which comes last; nullptr: all
   const int32_t* ids = nullptr;         // [rows]
   const int64_t* slots = nullptr;       // [rows]
   msa::gpu::Step step;                  // positions, lengths and block tables of both parts
-  const int32_t* logit_rows = nullptr;  // [num_logits]
-  int num_logits = 0;
+  const int32_t* logit_rows = nullptr;  // of all groups, one after the other, each in its group's rows
+  int num_logits = 0;                   // of this group
+  std::vector<int> group_rows, group_logits;  // of all groups, this one's among them; empty: there is one
 };
 
 // What a step is made of, as `bench step` reports it.

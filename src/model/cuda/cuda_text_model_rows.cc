@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Where rows of all ranks come together: embedding, norms, logits.
+#include <numeric>
+
 #include "model/cuda/cuda_text_model_state.h"
 
 namespace sparrow {
@@ -13,7 +15,26 @@ RankExchange::Mark marker(const StepObserver& observer, int layer, cudaStream_t 
   };
 }
 
+void round_rows(const ops::cuda::E4m3Rows& to, const Bf16* x, int rows, int columns, cudaStream_t stream) {
+  if (to.codes != nullptr)
+    ops::cuda::quantise_rows({.x = x, .out = to, .rows = rows, .columns = columns}, stream);
+}
+
+// Of each group.
+std::vector<int> rows_of(const DeviceBatch& batch) {
+  return batch.group_rows.empty() ? std::vector{batch.num_tokens} : batch.group_rows;
+}
+std::vector<int> logits_of(const DeviceBatch& batch) {
+  return batch.group_logits.empty() ? std::vector{batch.num_logits} : batch.group_logits;
+}
+
 }  // namespace
+
+int CudaTextModel::State::feed_forward_rows(const DeviceBatch& batch, int layer) const {
+  if (!has_experts(layer)) return batch.num_tokens;
+  const std::vector<int> rows = rows_of(batch);
+  return std::accumulate(rows.begin(), rows.end(), 0);
+}
 
 void CudaTextModel::State::embed(const DeviceBatch& batch, cudaStream_t stream) const {
   // Of several ranks one has the row, and the others zeros: the embedding is their sum, which the first norm
@@ -28,24 +49,23 @@ void CudaTextModel::State::embed(const DeviceBatch& batch, cudaStream_t stream) 
                    stream);
 }
 
-void CudaTextModel::State::exchanged_norm(const Bf16* residual, const Bf16* weight, int rows,
-                                          const ops::cuda::E4m3Rows& rounded, int layer, cudaStream_t stream,
-                                          const StepObserver& observer) const {
-  exchange->add_norm(
-      {.step_rows = rows, .residual = residual, .residual_out = act.residual, .weight = weight, .rows = rows},
-      stream, marker(observer, layer, stream));
-  if (rounded.codes != nullptr)
-    ops::cuda::quantise_rows({.x = act.normed, .out = rounded, .rows = rows, .columns = config.hidden_size},
-                             stream);
-}
-
-void CudaTextModel::State::input_norm(int layer, int rows, cudaStream_t stream,
+void CudaTextModel::State::input_norm(const DeviceBatch& batch, int layer, cudaStream_t stream,
                                       const StepObserver& observer) const {
+  using Sum = RankExchange::Sum;
   const DeviceLayer& w = weights.layers[layer];
+  const int rows = batch.num_tokens;
   const ops::cuda::E4m3Rows rounded = rounded_for(w.qkv, rows);
-  if (is_group())
-    return exchanged_norm(layer == 0 ? nullptr : act.residual, w.input_norm, rows, rounded, layer, stream,
-                          observer);
+  if (is_group()) {
+    const std::vector<int> group_rows = rows_of(batch);
+    exchange->add_norm({.sum = has_experts(layer - 1) ? Sum::kOfAll : Sum::kOfGroup,
+                        .step_rows = group_rows,
+                        .residual = layer == 0 ? nullptr : act.residual,
+                        .residual_out = act.residual,
+                        .weight = w.input_norm,
+                        .rows = group_rows},
+                       stream, marker(observer, layer, stream));
+    return round_rows(rounded, act.normed, rows, config.hidden_size, stream);
+  }
   Bf16* const out = rounded.codes != nullptr ? nullptr : act.normed;
   if (layer == 0)
     return ops::cuda::rms_norm({.x = act.residual,
@@ -67,12 +87,23 @@ void CudaTextModel::State::input_norm(int layer, int rows, cudaStream_t stream,
                           stream);
 }
 
-void CudaTextModel::State::post_attention_norm(int layer, int rows, cudaStream_t stream,
+void CudaTextModel::State::post_attention_norm(const DeviceBatch& batch, int layer, cudaStream_t stream,
                                                const StepObserver& observer) const {
+  using Sum = RankExchange::Sum;
   const DeviceLayer& w = weights.layers[layer];
+  const int rows = feed_forward_rows(batch, layer);
   const ops::cuda::E4m3Rows rounded = rounded_for(w.gate_up, rows);
-  if (is_group())
-    return exchanged_norm(act.residual, w.post_attention_norm, rows, rounded, layer, stream, observer);
+  if (is_group()) {
+    const std::vector<int> group_rows = rows_of(batch);
+    exchange->add_norm({.sum = has_experts(layer) ? Sum::kOfGroupForAll : Sum::kOfGroup,
+                        .step_rows = group_rows,
+                        .residual = act.residual,
+                        .residual_out = act.residual,
+                        .weight = w.post_attention_norm,
+                        .rows = group_rows},
+                       stream, marker(observer, layer, stream));
+    return round_rows(rounded, act.normed, rows, config.hidden_size, stream);
+  }
   ops::cuda::add_rms_norm({.residual = act.residual,
                            .delta = act.delta,
                            .weight = w.post_attention_norm,
@@ -86,13 +117,17 @@ void CudaTextModel::State::post_attention_norm(int layer, int rows, cudaStream_t
 
 void CudaTextModel::State::final_norm(const DeviceBatch& batch, cudaStream_t stream,
                                       const StepObserver& observer) const {
-  if (is_group())
-    return exchange->add_norm({.step_rows = batch.num_tokens,
+  using Sum = RankExchange::Sum;
+  if (is_group()) {
+    const std::vector<int> group_rows = rows_of(batch), group_logits = logits_of(batch);
+    return exchange->add_norm({.sum = has_experts(config.num_layers - 1) ? Sum::kOfAll : Sum::kOfGroup,
+                               .step_rows = group_rows,
                                .residual = act.residual,
                                .weight = weights.final_norm,
                                .rows_wanted = batch.logit_rows,
-                               .rows = batch.num_logits},
+                               .rows = group_logits},
                               stream, marker(observer, config.num_layers, stream));
+  }
   ops::cuda::final_norm({.residual = act.residual,
                          .delta = act.delta,
                          .logit_rows = batch.logit_rows,

@@ -39,12 +39,15 @@ struct CudaTextModel::State {
   // The residual is what ids stand for.
   void embed(const DeviceBatch& batch, cudaStream_t stream) const;
   // The residual takes delta in, but not in the first layer; normed is its norm, for the q/k/v product alone.
-  void input_norm(int layer, int rows, cudaStream_t stream, const StepObserver& observer) const;
-  // The residual takes delta in; normed is its norm.
-  void post_attention_norm(int layer, int rows, cudaStream_t stream, const StepObserver& observer) const;
-  // Either norm, of the sum over ranks.
-  void exchanged_norm(const Bf16* residual, const Bf16* weight, int rows, const ops::cuda::E4m3Rows& rounded,
-                      int layer, cudaStream_t stream, const StepObserver& observer) const;
+  void input_norm(const DeviceBatch& batch, int layer, cudaStream_t stream,
+                  const StepObserver& observer) const;
+  // The residual takes delta in; normed is its norm, before experts that of all groups' rows.
+  void post_attention_norm(const DeviceBatch& batch, int layer, cudaStream_t stream,
+                           const StepObserver& observer) const;
+  // Whether a layer leaves in delta its part of all groups' rows.
+  bool has_experts(int layer) const { return layer >= 0 && weights.layers[layer].num_experts > 0; }
+  // The rows that a layer's feed-forward runs.
+  int feed_forward_rows(const DeviceBatch& batch, int layer) const;
   void final_norm(const DeviceBatch& batch, cudaStream_t stream, const StepObserver& observer) const;
   // Logits of rows of normed.
   void head(int first, int count, cudaStream_t stream, const StepObserver& observer);
@@ -55,6 +58,7 @@ struct CudaTextModel::State {
   void attention(const DeviceBatch& batch, const CudaKvCache& cache, int layer, cudaStream_t stream,
                  const StepObserver& observer);
   void feed_forward(const DeviceBatch& batch, int layer, cudaStream_t stream, const StepObserver& observer);
+  void experts(int layer, int rows, cudaStream_t stream);
   void forward(const DeviceBatch& batch, const CudaKvCache& cache, cudaStream_t stream,
                const StepObserver& observer, std::span<const int32_t> captured_rows, Capture* capture);
 

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cuda/rank_exchange.h"
 
+#include <algorithm>
+
+#include "base/check.h"
 #include "device/cuda/check.h"
 
 namespace sparrow {
@@ -9,7 +12,7 @@ RankExchange::RankExchange(const ModelConfig& config, const GpuStepLimits& limit
                            PeerMemory& memory)
     : hidden_(config.hidden_size), eps_(config.rms_norm_eps), grid_(grid), memory_(memory) {
   Arena arena(memory.of(memory.rank()));
-  buffers_ = ops::cuda::lay_out_peers<__nv_bfloat16>(arena, peer_shape(config, limits));
+  buffers_ = ops::cuda::lay_out_peers<__nv_bfloat16>(arena, peer_shape(config, grid, limits));
   SPARROW_CUDA(cudaMemset(buffers_.mailbox, 0xff, ops::cuda::mailbox_bytes(hidden_, sizeof(__nv_bfloat16))));
   SPARROW_CUDA(cudaDeviceSynchronize());
 }
@@ -40,26 +43,55 @@ void RankExchange::in_phases(std::initializer_list<int> phases, const Mark& mark
   }
 }
 
+bool RankExchange::is_many(std::span<const int> step_rows) const {
+  const int few = ops::cuda::few_exchange_rows(grid_.world(), grid_.dp);
+  return std::any_of(step_rows.begin(), step_rows.end(), [&](int rows) { return rows > few; });
+}
+
+ops::cuda::RowGroups RankExchange::groups_of(const Norm& norm) const {
+  SPARROW_CHECK_EQ(static_cast<int>(norm.step_rows.size()), grid_.dp);
+  SPARROW_CHECK_EQ(norm.rows.size(), norm.step_rows.size());
+  const ops::cuda::RankRange all{0, grid_.world()};
+  ops::cuda::RowGroups groups{.count = 0, .ranks = all};
+  int first_step_row = 0;  // of the group
+  for (int g = 0; g < grid_.dp; first_step_row += norm.step_rows[static_cast<size_t>(g++)]) {
+    if (norm.sum == Sum::kOfGroup && g != grid_.group()) continue;
+    const ops::cuda::RankRange group{g * grid_.tp, (g + 1) * grid_.tp};
+    const int at = groups.count++;
+    groups.first_row[at + 1] = groups.first_row[at] + norm.rows[static_cast<size_t>(g)];
+    groups.sources[at] = norm.sum == Sum::kOfAll ? all : group;
+    groups.destinations[at] = norm.sum == Sum::kOfGroupForAll ? all : group;
+    groups.keepers[at] = group;
+    if (norm.sum == Sum::kOfGroup) groups.ranks = group;
+    groups.first_partial_row[at] = norm.sum == Sum::kOfAll ? first_step_row : 0;
+    groups.first_out_row[at] = norm.sum == Sum::kOfGroupForAll ? first_step_row : 0;
+    groups.first_mailbox_row[at] = g * ops::cuda::few_exchange_rows(grid_.world(), grid_.dp);
+  }
+  return groups;
+}
+
 void RankExchange::add_norm(const Norm& norm, cudaStream_t stream, const Mark& mark) const {
   using namespace ops::cuda;
-  const bool many = norm.step_rows > few_exchange_rows(memory_.size());
   ExchangeArgs args{.peers = peers(),
-                    .groups = one_group(memory_.size(), norm.rows),
+                    .groups = groups_of(norm),
                     .partial = buffers_.delta,
                     .residual = norm.residual,
                     .residual_out = norm.residual_out,
                     .row_list = norm.rows_wanted,
                     .weight = norm.weight,
                     .out = buffers_.normed,
-                    .rows = norm.rows,
                     .hidden = hidden_,
                     .eps = eps_,
-                    .many = many};
+                    .many = is_many(norm.step_rows)};
+  args.rows = args.groups.first_row[args.groups.count];
+  // What a group does by itself starts with its own part of the list.
+  if (norm.rows_wanted != nullptr && norm.sum == Sum::kOfGroup)
+    for (int g = 0; g < grid_.group(); ++g) args.row_list += norm.rows[static_cast<size_t>(g)];
   const auto launch = [&](int phases) {
     args.phases = phases;
     exchange_norm(args, stream);
   };
-  many ? in_phases({kGive, kTake, kLeave}, mark, launch) : in_phases({kGive, kTake}, mark, launch);
+  args.many ? in_phases({kGive, kTake, kLeave}, mark, launch) : in_phases({kGive, kTake}, mark, launch);
 }
 
 void RankExchange::collect_logits(const float* mine, int rows, int cols, cudaStream_t stream,

@@ -16,7 +16,8 @@ namespace sparrow::ops::cuda {
 
 struct PeerShape {
   int hidden = 0, vocabulary = 0;
-  int max_rows = 0, max_logits = 0, max_draws = 0;  // of a step; of logits, those kept at a time
+  int max_rows = 0;                   // of a step, of all groups
+  int max_logits = 0, max_draws = 0;  // of a step, of one; of logits, those kept at a time
 };
 
 template <typename Bf16>

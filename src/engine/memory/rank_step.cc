@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/memory/rank_step.h"
+
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+namespace sparrow {
+namespace {
+
+// A decode step runs in the smallest graph that holds it. Padding rows cost little, but not nothing: steps of
+// about an eighth.
+constexpr std::array kBatchLadder = {1,   2,   3,   4,   5,   6,   7,   8,   10,  12, 14,
+                                     16,  20,  24,  28,  32,  40,  48,  56,  64,  80, 96,
+                                     112, 128, 160, 192, 224, 256, 320, 384, 448, 512};
+// Longest contexts in blocks: kernels divide their work by what the table could hold.
+constexpr std::array kColumnLadder = {16, 64, 256, 1024, 4096, 16384};
+
+template <size_t N>
+int next_rung(const std::array<int, N>& ladder, int value, int most) {
+  const auto found = std::lower_bound(ladder.begin(), ladder.end(), value);
+  return found == ladder.end() ? most : std::min(*found, most);
+}
+
+// The groups of a batch; where it names none, all of it is the first one's.
+Batch with_groups(const Batch& batch, int groups) {
+  Batch named = batch;
+  if (!batch.group_sequences.empty()) return named;
+  named.group_sequences.assign(static_cast<size_t>(groups) + 1, batch.num_sequences());
+  named.group_sequences[0] = 0;
+  return named;
+}
+
+void take_part(const Batch& batch, const RankStepLimits& limits, RankStep& step) {
+  step.own = group_part(batch, limits.group, limits.blocks_per_group);
+  step.first_logit = group_begin(batch, limits.group).logit;
+  step.shape = shape_of(step.own);
+  for (int g = 0; g < limits.num_groups; ++g) {
+    const GroupBegin begin = group_begin(batch, g), end = group_begin(batch, g + 1);
+    RankStep::Group& group = step.groups.emplace_back();
+    group.rows = end.token - begin.token;
+    for (int i = begin.logit; i < end.logit; ++i)
+      group.logit_rows.push_back(batch.logit_rows[static_cast<size_t>(i)] - begin.token);
+    const int logits = batch.logit_rows.empty() ? 0 : std::max(end.logit - begin.logit, 1);
+    step.shape.groups.push_back({std::max(group.rows, 1), logits});
+  }
+  if (step.own.num_tokens() == 0) step.shape.decodes = 1;
+  step.shape.logits = step.shape.group(limits.group).logits;
+}
+
+// All groups alike: a graph for each two numbers of theirs would be too many.
+void round_up(const RankStepLimits& limits, int columns, RankStep& step) {
+  StepShape& shape = step.shape;
+  int rows = 0;
+  for (int g = 0; g < shape.num_groups(); ++g) rows = std::max(rows, shape.group(g).rows);
+  shape.decodes = shape.logits = next_rung(kBatchLadder, rows, limits.max_step_sequences);
+  shape.table_columns = next_rung(kColumnLadder, columns, limits.max_columns);
+  for (GroupShape& group : shape.groups) group = {shape.decodes, shape.logits};
+  for (RankStep::Group& group : step.groups) {
+    group.logit_rows.resize(static_cast<size_t>(group.rows));
+    std::iota(group.logit_rows.begin(), group.logit_rows.end(), 0);
+  }
+}
+
+}  // namespace
+
+StepShape shape_of(const Batch& batch) {
+  StepShape shape{.table_columns = std::max(batch.max_blocks, 1),
+                  .logits = static_cast<int>(batch.logit_rows.size())};
+  const int sequences = batch.num_sequences();
+  const auto length = [&](int s) { return batch.cu_seqlens_q[s + 1] - batch.cu_seqlens_q[s]; };
+  while (shape.decodes < sequences && length(shape.decodes) == 1) ++shape.decodes;
+  shape.prefills = sequences - shape.decodes;
+  shape.prefill_tokens = batch.num_tokens() - shape.decodes;
+  for (int s = shape.decodes; s < sequences; ++s)
+    shape.longest_prefill = std::max(shape.longest_prefill, length(s));
+  return shape;
+}
+
+RankStep rank_step(const Batch& batch, const RankStepLimits& limits) {
+  RankStep step;
+  if (limits.num_groups > 1) {
+    take_part(with_groups(batch, limits.num_groups), limits, step);
+  } else {
+    step.shape = shape_of(batch);
+    step.groups = {{batch.num_tokens(), batch.logit_rows}};
+  }
+  step.wanted_rows = step.groups[static_cast<size_t>(limits.group)].logit_rows;
+  const bool decodes = batch.num_tokens() == batch.num_sequences();  // in all groups
+  step.replays = limits.graphs && decodes && !batch.logit_rows.empty();
+  // As long as the longest of all groups: ranks capture a graph in the same step.
+  if (step.replays) round_up(limits, std::max(batch.max_blocks, 1), step);
+  return step;
+}
+
+}  // namespace sparrow
