@@ -39,11 +39,11 @@ TEST(Workspace, BuffersOfAStepOfM3OnEightGpus) {
   ASSERT_TRUE(workspace.ok()) << workspace.error().message;
   // The residual of one token has a second place; norm and delta lie where other ranks reach them.
   EXPECT_EQ(workspace->of("residual, norm, delta"), 8192 * 6144 * 2 + 6144 * 2);
-  // Two sets of 128 rows of mailboxes, norm and delta, all logits, ids; words, of which two flags for each of
-  // 8 ranks have 128 bytes each; in pages of 2 MiB.
+  // Two sets of 128 rows of mailboxes, norm and delta, all logits, ids; words, of which four flags for each
+  // of 8 ranks have 128 bytes each; in pages of 2 MiB.
   constexpr int64_t kPage = 2 << 20;
   const int64_t shared =
-      2 * 128 * 6144 * 2 + 2 * 8192 * 6144 * 2 + 256 * 200064 * 4 + 256 * 4 + (1 + 2 * 8) * 128;
+      2 * 128 * 6144 * 2 + 2 * 8192 * 6144 * 2 + 256 * 200064 * 4 + 256 * 4 + (1 + 4 * 8) * 128;
   EXPECT_EQ(workspace->of("shared with other ranks"), (shared + kPage - 1) / kPage * kPage);
   // 8 query heads, K, V, index query and index key; then the turned queries and index queries.
   EXPECT_EQ(workspace->of("projections"), 8192 * 128 * 2 * (8 + 1 + 1 + 1 + 1 + 8 + 1));
@@ -88,6 +88,25 @@ TEST(Workspace, GrowsWithTheStepAndNotWithoutIt) {
   EXPECT_GT(bytes(2048, 128, 131072), base);
   EXPECT_GT(bytes(2048, 64, 1048576), base);
   EXPECT_GT(bytes(1, 1, 1), 0);
+}
+
+// Experts run the rows of all groups, which come over the memory that ranks share. The rest is a group's.
+TEST(Workspace, HoldsTheRowsOfAllGroupsWhereTheyMeet) {
+  const ModelConfig config = m3(QuantFormat::kNone);
+  const GpuStepLimits limits = limits_of(64, 16, 4096);
+  const Grid two{.tp = 4, .dp = 2}, whole{.tp = 4, .dp = 2, .expert_parallel = true};
+  const auto rows = [&](const Grid& grid, std::string_view name) {
+    return gpu_workspace(config, grid, limits, kHopperSms)->of(name);
+  };
+  constexpr int kAll = 128;
+  const auto experts = [&](int count, int inter) {
+    return ops::cuda::moe_workspace_bytes(expert_shape(config, count, inter), kAll);
+  };
+  EXPECT_EQ(peer_shape(config, two, limits).max_rows, kAll);
+  EXPECT_EQ(rows(two, "shared with other ranks"), ops::cuda::peer_bytes(peer_shape(config, two, limits)));
+  EXPECT_EQ(rows(two, "experts"), experts(128, 384));
+  EXPECT_EQ(rows(whole, "experts"), experts(16, 3072) + int64_t{kAll} * config.hidden_size * 2);
+  EXPECT_EQ(rows(two, "projections"), rows({.tp = 4}, "projections"));
 }
 
 // With memory, the buffers of a step lie behind each other in it, each at its alignment, and fill it.

@@ -3,9 +3,12 @@
 
 #include <cuda_runtime_api.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstring>
+#include <map>
 #include <random>
+#include <string>
 
 #include "base/check.h"
 #include "device/cuda/check.h"
@@ -82,6 +85,7 @@ Result<Bytes> PeerMemory::handle() const {
 Status PeerMemory::open(std::span<const Bytes> handles) {
   SPARROW_CHECK(handles.size() == memory_.size());
   const cudaUUID_t gpu = SPARROW_TRY(gpu_of_this_thread());
+  std::map<std::string, int> ranks_of_gpu;
   for (int r = 0; r < size(); ++r) {
     const Bytes& bytes = handles[static_cast<size_t>(r)];
     Handle handle{};
@@ -92,6 +96,8 @@ Status PeerMemory::open(std::span<const Bytes> handles) {
     if (handle.bytes != mine_.bytes())
       return Error{Errc::kInvalidArgument, strf("rank {} shares {} bytes of GPU memory and rank {} {}", r,
                                                 handle.bytes, rank_, mine_.bytes())};
+    int& ranks = ranks_of_gpu[std::string(handle.gpu.bytes, sizeof(handle.gpu.bytes))];
+    most_ranks_on_gpu_ = std::max(most_ranks_on_gpu_, ++ranks);
     if (r == rank_) continue;
     const bool is_here = handle.process == number_of_this_process();
     if (is_here) turn_ = rank_ == 0 ? &turn_of_all_ : r == 0 ? handle.turn : turn_;

@@ -41,6 +41,8 @@ class PeerMemory {
   std::byte* of(int rank) const { return memory_[static_cast<size_t>(rank)]; }
   size_t device_bytes() const { return mine_.bytes(); }
   int ranks_on_gpu() const { return ranks_on_gpu_; }
+  // Of the GPU of the node that has most of them: all ranks say the same.
+  int most_ranks_on_gpu() const { return most_ranks_on_gpu_; }
 
   // Ranks of one process launch on one stream: a kernel cannot wait there for one that is launched after it.
   // So they launch in turn, each from its own thread: between begin_turn() and end_turn() no other does.
@@ -74,7 +76,7 @@ class PeerMemory {
   DeviceBuffer mine_;
   PinnedBuffer host_report_;
   uint32_t* report_ = nullptr;
-  int ranks_on_gpu_ = 1;  // this one's
+  int ranks_on_gpu_ = 1, most_ranks_on_gpu_ = 1;  // this one's; any one's
   bool is_open_ = false;
   Turn turn_of_all_;  // rank 0's is used
   Turn* turn_ = nullptr;

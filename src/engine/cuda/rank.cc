@@ -2,7 +2,6 @@
 #include "engine/cuda/rank.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "checkpoint/kv_scales.h"

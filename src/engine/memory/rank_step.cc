@@ -41,8 +41,7 @@ void take_part(const Batch& batch, const RankStepLimits& limits, RankStep& step)
     group.rows = end.token - begin.token;
     for (int i = begin.logit; i < end.logit; ++i)
       group.logit_rows.push_back(batch.logit_rows[static_cast<size_t>(i)] - begin.token);
-    const int logits = batch.logit_rows.empty() ? 0 : std::max(end.logit - begin.logit, 1);
-    step.shape.groups.push_back({std::max(group.rows, 1), logits});
+    step.shape.groups.push_back({std::max(group.rows, 1), std::max(end.logit - begin.logit, 1)});
   }
   if (step.own.num_tokens() == 0) step.shape.decodes = 1;
   step.shape.logits = step.shape.group(limits.group).logits;

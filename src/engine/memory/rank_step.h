@@ -37,8 +37,9 @@ struct RankStepLimits {
   bool graphs = false;  // whether decode steps run in graphs
 };
 
-// A batch that names no groups is the first one's. A group without rows gets a row of padding, and one
-// without logits, where others have some, a row of them: whoever exchanges rows waits to hear from all.
+// A batch that names no groups is the first one's. Of several, a group without rows gets a row of padding,
+// and one without logits a row of them: in every exchange of rows each waits to hear from all, and the last
+// one of a step is that before the logits.
 RankStep rank_step(const Batch& batch, const RankStepLimits& limits);
 
 // The shape of a group's batch as it is.

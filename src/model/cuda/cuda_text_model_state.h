@@ -27,9 +27,10 @@ struct CudaTextModel::State {
   bool is_group() const { return exchange && exchange->is_group(); }
   // Whether the logits of all ranks come together here.
   bool has_all_logits() const { return is_group() && exchange->leads(); }
-  // The norm of one row is part of the router's kernel.
+  // The norm of one row is part of the router's kernel, where all experts are here.
   bool norm_in_router(const DeviceLayer& layer, int rows) const {
-    return rows == 1 && !limits.batch_invariant && layer.num_experts > 0 && !is_group();
+    return rows == 1 && !limits.batch_invariant && layer.num_experts > 0 && !is_group() &&
+           layer.num_experts == config.num_experts;
   }
   // Where a product of so many rows finds them rounded; nowhere: it reads bf16.
   ops::cuda::E4m3Rows rounded_for(const ops::cuda::DeviceMatrix& w, int rows) const {

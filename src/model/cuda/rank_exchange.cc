@@ -44,7 +44,12 @@ void RankExchange::in_phases(std::initializer_list<int> phases, const Mark& mark
 }
 
 bool RankExchange::is_many(std::span<const int> step_rows) const {
-  const int few = ops::cuda::few_exchange_rows(grid_.world(), grid_.dp);
+  int few = ops::cuda::few_exchange_rows(grid_.world(), grid_.dp);
+  // A cluster for each row waits for those of all other ranks: where these run on the same GPU, so many rows
+  // find room there at the same time.
+  constexpr int kRowsOfGpu = 64;
+  if (const int ranks = memory_.most_ranks_on_gpu(); ranks > 1 && !memory_.takes_turns())
+    few = std::min(few, kRowsOfGpu / ranks / grid_.dp);
   return std::any_of(step_rows.begin(), step_rows.end(), [&](int rows) { return rows > few; });
 }
 

@@ -106,12 +106,12 @@ TEST(RankStepTest, AGroupWithoutRowsJoinsWithARowOfPadding) {
   EXPECT_EQ(step.batch(batch).num_tokens(), 0);
   EXPECT_EQ(step.shape.decodes, 1);
   EXPECT_EQ(step.shape.tokens(), 1);
-  EXPECT_EQ(step.shape.logits, 1);  // the other group has some
+  EXPECT_EQ(step.shape.logits, 1);
   EXPECT_THAT(rows_of(step), ElementsAre(1, 4));
   EXPECT_EQ(step.groups[0].rows, 0);
   EXPECT_THAT(step.wanted_rows, IsEmpty());
   batch.logit_rows.clear();
-  EXPECT_THAT(logits_of(step_of(batch, 1, 2)), ElementsAre(0, 0));
+  EXPECT_THAT(logits_of(step_of(batch, 1, 2)), ElementsAre(1, 1));
 }
 
 TEST(RankStepTest, ABatchWithoutGroupsIsTheFirstOnes) {
