@@ -33,8 +33,8 @@ MoeManyLayout::MoeManyLayout(const MoeShape& shape, int rows) {
   shares = take(max_moe_shares(rows, shape.num_experts, shape.top_k) * int64_t{sizeof(Share)});
   num_shares = take(kI32);
   hidden = take(places * shape.inter * kBf16);
-  // A dense MLP has one part, and that is the result.
-  parts = take(shape.num_experts == 0 ? 0 : places * shape.hidden * kBf16);
+  // A dense MLP's one expert has the result, unless it is one part of it (moe/moe_parts.h).
+  parts = take(places * shape.hidden * kBf16);
 }
 
 int64_t moe_few_workspace_bytes(const MoeShape& shape, int rows) {

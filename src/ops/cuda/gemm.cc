@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "ops/cuda/gemm.h"
 
-#include <cublasLt.h>
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <climits>
 #include <cstring>
@@ -15,9 +12,11 @@
 #include "base/check.h"
 #include "device/cuda/arguments.h"
 #include "device/cuda/stream.h"
+#include "ops/cuda/cublas_lt.h"
 #include "ops/cuda/linear_held.h"
 #include "ops/cuda/linear_small.h"
 #include "ops/cuda/mx/expand.h"
+#include "ops/cuda/parts/part_rows.h"
 
 namespace sparrow::ops::cuda {
 namespace {
@@ -26,20 +25,16 @@ constexpr int kCandidates = 8;
 // A batch-invariant product runs every number of rows with what suits this one: enough for decode steps, not
 // too small a tile for prompts.
 constexpr int kInvariantRows = 128;
+// And a matrix of any number of rows with what suits one of so many: ranks hold an n-th of the whole one's.
+constexpr int kInvariantMatrixRows = 4096;
 // Columns of e4m3 that may be summed on the tensor cores alone, which keep 13 bits. Measured with a mean of
 // half the deviation in both operands: 1.9e-3 off at 1,024 columns, of which 1.7e-3 is the result's rounding;
 // 1.3e-2 at 6,144.
 constexpr int kMaxE4m3Sum = 1024;
 
-void check(cublasStatus_t status, const char* call) {
-  if (status == CUBLAS_STATUS_SUCCESS) return;
-  check_failed(__FILE__, __LINE__, call, strf("cuBLASLt status {}", static_cast<int>(status)));
-}
-#define CHECK_LT(call) check((call), #call)
-
 // A choice as it travels. The algorithm is what cuBLASLt calls opaque data, good for the same version of it.
 struct SentChoice {
-  int32_t format, n, k, f32_out, e4m3, rows, streamed;
+  int32_t format, n, k, stride, f32_out, e4m3, rows, streamed;
   cublasLtMatmulAlgo_t algorithm;
 };
 
@@ -55,15 +50,21 @@ struct Gemm::Input {
 
 struct Gemm::Shape {
   MatrixFormat format;
-  int rows, n, k;
+  int rows, n, k, stride;  // columns of a product, and from one row to the next
   bool f32_out, e4m3;
 
   Shape(const DeviceMatrix& w, int rows, bool f32_out, bool e4m3 = false)
-      : format(w.format), rows(rows), n(w.rows), k(w.cols), f32_out(f32_out), e4m3(e4m3) {}
+      : format(w.format), rows(rows), n(w.rows), k(w.cols), stride(k), f32_out(f32_out), e4m3(e4m3) {}
+  static Shape of_part(const DeviceMatrix& w, int rows, int parts) {
+    Shape shape(w, rows, /*f32_out=*/true);
+    shape.k /= parts;
+    return shape;
+  }
 
   // With another number of rows next to each other.
-  using Key = std::tuple<MatrixFormat, int, int, bool, bool, int>;
-  Key key(int with_rows) const { return {format, n, k, f32_out, e4m3, with_rows}; }
+  using Key = std::tuple<MatrixFormat, int, int, int, bool, bool, int>;
+  Key key(int with_rows) const { return {format, n, k, stride, f32_out, e4m3, with_rows}; }
+  static int rows_of(const Key& key) { return std::get<6>(key); }
   Key key() const { return key(rows); }
 
   void check(const Arguments& arguments, const void* x, const void* out) const {
@@ -96,10 +97,7 @@ struct Gemm::Product {
   bool streamed = false;  // by linear_held() or linear_small() instead
 };
 
-struct Gemm::Library {
-  void* handle = nullptr;
-  cublasLtHandle_t lt = nullptr;
-  cublasLtMatmulPreference_t preference = nullptr;
+struct Gemm::Library : CublasLt {
   std::map<Shape::Key, Product> products;
   struct Choice {
     cublasLtMatmulAlgo_t algorithm;
@@ -107,47 +105,8 @@ struct Gemm::Library {
   };
   std::map<Shape::Key, Choice> tuned;
 
-#define SPARROW_LT_FUNCTIONS(X) \
-  X(Create)                     \
-  X(Destroy)                    \
-  X(Matmul)                     \
-  X(MatmulDescCreate)           \
-  X(MatmulDescDestroy)          \
-  X(MatmulDescSetAttribute)     \
-  X(MatrixLayoutCreate)         \
-  X(MatrixLayoutDestroy)        \
-  X(MatmulPreferenceCreate)     \
-  X(MatmulPreferenceDestroy) X(MatmulPreferenceSetAttribute) X(MatmulAlgoGetHeuristic) X(MatmulAlgoCheck)
-#define SPARROW_LT_DECLARE(name) decltype(&cublasLt##name) name = nullptr;
-  SPARROW_LT_FUNCTIONS(SPARROW_LT_DECLARE)
-#undef SPARROW_LT_DECLARE
-
-  Status open() {
-    for (const char* path : {"libcublasLt.so.13", "/usr/local/cuda/lib64/libcublasLt.so.13"})
-      if (!handle) handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (!handle)
-      return Error{Errc::kNotFound,
-                   "libcublasLt.so.13 was not found: install CUDA 13's cuBLAS, or name its folder in "
-                   "LD_LIBRARY_PATH"};
-#define SPARROW_LT_LOAD(name)                                               \
-  name = reinterpret_cast<decltype(name)>(dlsym(handle, "cublasLt" #name)); \
-  if (!name) return Error{Errc::kUnsupported, "libcublasLt.so.13 has no cublasLt" #name};
-    SPARROW_LT_FUNCTIONS(SPARROW_LT_LOAD)
-#undef SPARROW_LT_LOAD
-    if (Create(&lt) != CUBLAS_STATUS_SUCCESS)
-      return Error{Errc::kUnsupported, "cuBLASLt cannot be started on this GPU"};
-    CHECK_LT(MatmulPreferenceCreate(&preference));
-    const uint64_t bytes = kProductWorkspaceBytes;
-    CHECK_LT(MatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &bytes,
-                                          sizeof(bytes)));
-    return Ok{};
-  }
-
   ~Library() {
     for (auto& [key, product] : products) release(product);
-    if (preference) MatmulPreferenceDestroy(preference);
-    if (lt) Destroy(lt);
-    // The library stays open: it keeps threads and state of its own.
   }
 
   // cuBLAS counts columns first: out^T [n, rows] = w [k, n]^T x^T [k, rows].
@@ -167,8 +126,8 @@ struct Gemm::Library {
       CHECK_LT(MatmulDescSetAttribute(p.operation, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof(fast)));
     }
     const cudaDataType_t type = shape.e4m3 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
-    CHECK_LT(MatrixLayoutCreate(&p.w, type, shape.k, shape.n, shape.k));
-    CHECK_LT(MatrixLayoutCreate(&p.x, type, shape.k, shape.rows, shape.k));
+    CHECK_LT(MatrixLayoutCreate(&p.w, type, shape.k, shape.n, shape.stride));
+    CHECK_LT(MatrixLayoutCreate(&p.x, type, shape.k, shape.rows, shape.stride));
     CHECK_LT(
         MatrixLayoutCreate(&p.out, shape.f32_out ? CUDA_R_32F : CUDA_R_16BF, shape.n, shape.rows, shape.n));
     return p;
@@ -203,8 +162,11 @@ struct Gemm::Library {
                                           sizeof(none)));
   }
 
-  // The library's first choice that runs any number of rows.
+  // The library's first choice that runs any number of rows. It follows from the number of columns alone:
+  // whoever holds some rows of a matrix, or some of its columns, gets the bits of who holds it whole.
   cublasLtMatmulAlgo_t choose_for_all_rows(Shape shape) {
+    shape.n = kInvariantMatrixRows;
+    shape.stride = shape.k;
     const auto with_rows = [&](int rows, const auto& use) {
       shape.rows = rows;
       const Product p = describe(shape);
@@ -219,7 +181,7 @@ struct Gemm::Library {
       if (runs) return candidate.algo;
     }
     check_failed(__FILE__, __LINE__, "choose_for_all_rows",
-                 strf("cuBLASLt has no algorithm for every number of rows of {} x {}", shape.n, shape.k));
+                 strf("cuBLASLt has no algorithm for every number of rows of {} columns", shape.k));
   }
 
   void set_scales(const Product& p, const Input& w, const Input& x) {
@@ -257,14 +219,18 @@ Gemm::Input Gemm::place_of(const DeviceMatrix& w, const Input& x) const {
   return {codes, reinterpret_cast<const float*>(codes + int64_t{w.rows} * w.cols)};
 }
 
-void Gemm::launch(const Product& p, const DeviceMatrix& w, const Input& x, void* out,
-                  cudaStream_t stream) const {
+Gemm::Input Gemm::put_in_place(const DeviceMatrix& w, const Input& x, cudaStream_t stream) const {
   const Input weights = place_of(w, x);
   if (x.scales != nullptr)
     expand(w, E4m3Rows{reinterpret_cast<uint8_t*>(expanded_), const_cast<float*>(weights.scales)}, stream);
   else if (is_mx(w.format))
     expand(w, expanded_, stream);
-  library_->launch(p, weights, x, out, workspace_, stream);
+  return weights;
+}
+
+void Gemm::launch(const Product& p, const DeviceMatrix& w, const Input& x, void* out,
+                  cudaStream_t stream) const {
+  library_->launch(p, put_in_place(w, x, stream), x, out, workspace_, stream);
 }
 
 Gemm::Product& Gemm::product(const Shape& shape, const DeviceMatrix& w, const Input& x) {
@@ -273,7 +239,7 @@ Gemm::Product& Gemm::product(const Shape& shape, const DeviceMatrix& w, const In
   Product p = lib.describe(shape, place_of(w, x), x);
   // What was measured for the next larger number of rows, where it can do this one.
   const auto tuned = lib.tuned.lower_bound(shape.key(batch_invariant_ ? kInvariantRows : shape.rows));
-  const bool same = tuned != lib.tuned.end() && tuned->first == shape.key(std::get<5>(tuned->first));
+  const bool same = tuned != lib.tuned.end() && tuned->first == shape.key(Shape::rows_of(tuned->first));
   p.streamed = same && tuned->second.streamed;
   if (same && lib.can_run(p, tuned->second.algorithm)) {
     p.algorithm = tuned->second.algorithm;
@@ -331,9 +297,9 @@ void Gemm::tune(const Shape& shape, std::span<const DeviceMatrix> weights, const
 std::vector<std::byte> Gemm::choices() const {
   std::vector<std::byte> bytes;
   for (const auto& [key, choice] : library_->tuned) {
-    const auto [format, n, k, f32_out, e4m3, rows] = key;
+    const auto [format, n, k, stride, f32_out, e4m3, rows] = key;
     const SentChoice sent{
-        static_cast<int32_t>(format), n, k, f32_out, e4m3, rows, choice.streamed, choice.algorithm};
+        static_cast<int32_t>(format), n, k, stride, f32_out, e4m3, rows, choice.streamed, choice.algorithm};
     const auto* const begin = reinterpret_cast<const std::byte*>(&sent);
     bytes.insert(bytes.end(), begin, begin + sizeof(sent));
   }
@@ -349,7 +315,7 @@ Status Gemm::take_choices(std::span<const std::byte> choices) {
   for (size_t at = 0; at < choices.size(); at += sizeof(SentChoice)) {
     SentChoice sent;
     std::memcpy(&sent, choices.data() + at, sizeof(sent));
-    library_->tuned[{static_cast<MatrixFormat>(sent.format), sent.n, sent.k, sent.f32_out != 0,
+    library_->tuned[{static_cast<MatrixFormat>(sent.format), sent.n, sent.k, sent.stride, sent.f32_out != 0,
                      sent.e4m3 != 0, sent.rows}] = {sent.algorithm, sent.streamed != 0};
   }
   return Ok{};
@@ -364,6 +330,30 @@ void Gemm::run(const Shape& shape, const DeviceMatrix& w, const Input& x, void* 
   const Product& p = product(shape, w, x);
   if (p.streamed) return shape.launch_streamed(w, x.bf16(), out, stream);
   launch(p, w, x, out, stream);
+}
+
+void Gemm::tune_parts(const DeviceMatrix& w, int parts) {
+  SPARROW_CHECK(batch_invariant_);
+  tune(Shape::of_part(w, kInvariantRows, parts), {}, {}, nullptr, nullptr);
+}
+
+void Gemm::run(const DeviceMatrix& w, int rows, const __nv_bfloat16* x, const PartTree& tree,
+               cudaStream_t stream) {
+  if (rows == 0) return;
+  const Arguments arguments("Gemm::run");
+  const Shape shape = Shape::of_part(w, rows, tree.parts);
+  arguments.require("tree.parts", is_part_count(tree.parts), "must be 1, 2, 4 or 8")
+      .multiple("k", w.cols, tree.parts * kColumnTile);
+  shape.check(arguments, x, tree.slots[0]);
+  check_matrix(arguments, "w", w);
+  const Product& p = product(shape, w, {x});
+  const Input weights = put_in_place(w, {x}, stream);
+  for (int part = 0; part < tree.parts; ++part) {
+    const int64_t column = int64_t{part} * shape.k;
+    library_->launch(p, {weights.bf16() + column}, {x + column}, tree.slots[part_step(part).slot], workspace_,
+                     stream);
+    merge_part(tree, part, int64_t{rows} * shape.n, stream);
+  }
 }
 
 void Gemm::tune(std::span<const DeviceMatrix> weights, int rows, const __nv_bfloat16* x, __nv_bfloat16* out,

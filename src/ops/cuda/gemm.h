@@ -15,6 +15,7 @@
 #include "base/result.h"
 #include "ops/cuda/device_matrix.h"
 #include "ops/cuda/mx/fold.h"
+#include "ops/cuda/parts/part_tree.h"
 #include "ops/gpu_workspace.h"
 
 namespace sparrow::ops::cuda {
@@ -22,7 +23,8 @@ namespace sparrow::ops::cuda {
 // out[rows, n] = x[rows, k] w[n, k]^T, summed in f32. All dense, row-major, aligned to 16 bytes.
 class Gemm {
  public:
-  // Fails where libcublasLt is missing or too old. batch_invariant: a row's bits do not depend on the others.
+  // Fails where libcublasLt is missing or too old. batch_invariant: a row's bits depend neither on the others
+  // nor on how many rows of the matrix are here.
   static Result<std::unique_ptr<Gemm>> create(bool batch_invariant = false);
   ~Gemm();
   Gemm(const Gemm&) = delete;
@@ -48,6 +50,12 @@ class Gemm {
             cudaStream_t stream);
   void run(const DeviceMatrix& w, int rows, const E4m3Rows& x, __nv_bfloat16* out, cudaStream_t stream);
 
+  // Of a batch-invariant Gemm: the product with columns in parts, summed in f32 in the tree's first slot.
+  // Parts are multiples of kColumnTile.
+  void tune_parts(const DeviceMatrix& w, int parts);
+  void run(const DeviceMatrix& w, int rows, const __nv_bfloat16* x, const PartTree& tree,
+           cudaStream_t stream);
+
   // Device memory that all products share, one after the other on one stream: kProductWorkspaceBytes, and
   // room for the largest quantised matrix as bf16, where there is one.
   void set_workspace(void* workspace, __nv_bfloat16* expanded = nullptr) {
@@ -62,6 +70,7 @@ class Gemm {
   explicit Gemm(bool batch_invariant);
   struct Input;
   Input place_of(const DeviceMatrix& w, const Input& x) const;
+  Input put_in_place(const DeviceMatrix& w, const Input& x, cudaStream_t stream) const;
   Product& product(const Shape& shape, const DeviceMatrix& w, const Input& x);
   void tune(const Shape& shape, std::span<const DeviceMatrix> weights, const Input& x, void* out,
             cudaStream_t stream);

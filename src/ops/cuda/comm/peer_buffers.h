@@ -18,15 +18,21 @@ struct PeerShape {
   int hidden = 0, vocabulary = 0;
   int max_rows = 0;                   // of a step, of all groups
   int max_logits = 0, max_draws = 0;  // of a step, of one; of logits, those kept at a time
+  bool f32_partials = false;
+
+  size_t partial_bytes() const { return f32_partials ? sizeof(float) : sizeof(BFloat16); }
 };
 
 template <typename Bf16>
 struct PeerBuffers {
   PeerWords* words;
   std::byte* mailbox;
-  Bf16 *normed, *delta;  // [rows, hidden] what the ranks agree on; each one's own part of a sum
+  Bf16 *normed, *delta;  // [rows, hidden] what the ranks agree on; each one's own part of a sum, or,
+  float* sums;           // f32_partials, [rows, hidden] instead of delta
   float* logits;         // [logits, vocabulary] on the rank that draws
   int32_t* ids;          // [draws] that it drew, on the others
+
+  const void* partial() const { return sums != nullptr ? static_cast<const void*>(sums) : delta; }
 };
 
 template <typename Bf16>
@@ -34,9 +40,13 @@ PeerBuffers<Bf16> lay_out_peers(Arena& arena, const PeerShape& shape) {
   const int64_t rows = int64_t{shape.max_rows} * shape.hidden;
   PeerBuffers<Bf16> at{};
   at.words = arena.take<PeerWords>(1);
-  at.mailbox = arena.take<std::byte>(static_cast<int64_t>(mailbox_bytes(shape.hidden, sizeof(Bf16))));
+  at.mailbox =
+      arena.take<std::byte>(static_cast<int64_t>(mailbox_bytes(shape.hidden, shape.partial_bytes())));
   at.normed = arena.take<Bf16>(rows);
-  at.delta = arena.take<Bf16>(rows);
+  if (shape.f32_partials)
+    at.sums = arena.take<float>(rows);
+  else
+    at.delta = arena.take<Bf16>(rows);
   at.logits = arena.take<float>(int64_t{shape.max_logits} * shape.vocabulary);
   at.ids = arena.take<int32_t>(shape.max_draws);
   return at;

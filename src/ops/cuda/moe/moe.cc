@@ -7,6 +7,7 @@
 #include "device/cuda/arguments.h"
 #include "ops/cuda/linear_small.h"
 #include "ops/cuda/moe/families.h"
+#include "ops/cuda/moe/moe_parts.h"
 
 namespace sparrow::ops::cuda {
 
@@ -18,8 +19,8 @@ MoeShape without_slots(MoeShape shape) {
   return shape;
 }
 
-void check(const MoeShape& shape, const MoeArgs& args) {
-  const Arguments arguments("moe");
+Arguments check(const char* launcher, const MoeShape& shape, const MoeArgs& args) {
+  Arguments arguments(launcher);
   arguments.range("hidden", shape.hidden, kColumnTile, INT_MAX)
       .multiple("hidden", shape.hidden, kColumnTile)
       .range("inter", shape.inter, kColumnTile, INT_MAX)
@@ -27,7 +28,6 @@ void check(const MoeShape& shape, const MoeArgs& args) {
       .range("num_experts", shape.num_experts, 0, kMaxExperts)
       .range("rows", args.rows, 1, INT_MAX / (kMaxExpertsPerToken + 1))
       .pointer("x", args.x)
-      .pointer("out", args.out)
       .pointer("workspace", args.workspace, kMoeBarrierBytes);
   if (shape.num_experts > 0)
     // Of whole experts that lie on several ranks there may be fewer here than a row picks.
@@ -47,13 +47,14 @@ void check(const MoeShape& shape, const MoeArgs& args) {
         .pointer("codes", args.rounded.codes)
         .pointer("scales", args.rounded.scales, alignof(float))
         .multiple("hidden", shape.hidden, kE4m3Columns);
+  return arguments;
 }
 
 }  // namespace
 
 void moe(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return;
-  check(shape, args);
+  check("moe", shape, args).pointer("out", args.out);
   const MoeShape s = without_slots(shape);
   // Up to 64 rows streams are about as fast as tiles or faster. Streams and tiles at 64 rows, us: bf16 of 384
   // channels 378 and 401, of 768 746 and 762, of 3,072 2,942 and 2,928; MXFP8 217 and 248, 459 and 465, 1,662
@@ -66,6 +67,16 @@ void moe(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
     moe_few(s, args, stream);
   else
     moe_many(s, args, stream);
+}
+
+void moe_in_parts(const MoeShape& shape, const MoeArgs& args, const PartTree& sums, cudaStream_t stream) {
+  if (args.rows == 0) return;
+  const Arguments arguments = check("moe_in_parts", shape, args);
+  arguments.require("sums.parts", is_part_count(sums.parts), "must be 1, 2, 4 or 8")
+      .multiple("inter", shape.inter, sums.parts * kColumnTile)
+      .require("rounded", args.rounded.codes == nullptr, "must not be there");
+  for (int s = 0; s < tree_slots(sums.parts); ++s) arguments.pointer("sums.slots", sums.slots[s]);
+  moe_many_in_parts(without_slots(shape), args, sums, stream);
 }
 
 }  // namespace sparrow::ops::cuda
