@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "base/result.h"
@@ -19,6 +20,10 @@ namespace sparrow {
 // Products that are cut by columns are summed in so many fixed parts, whatever the number of ranks, so that
 // the sum has one order: a rank computes some of them, and no more than so many ranks can share one.
 inline constexpr int kSumParts = 8;
+// Or in as many as a small model has room for: the largest power of two that gives each part whole units.
+constexpr int sum_parts_of(int64_t columns, int64_t unit) {
+  return static_cast<int>(std::gcd<int64_t>(columns / unit, kSumParts));
+}
 
 // Error: the model cannot be cut that way; says why, and which grids of as many ranks would do.
 Status validate(const ModelConfig& config, const Grid& grid);

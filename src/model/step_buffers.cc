@@ -2,6 +2,7 @@
 #include "model/step_buffers.h"
 
 #include "kv/block_table.h"
+#include "model/sharding.h"
 
 namespace sparrow {
 
@@ -15,6 +16,33 @@ ops::cuda::MoeShape expert_shape(const ModelConfig& config, int num_experts, int
           .inter = inter,
           .num_experts = num_experts,
           .top_k = num_experts > 0 ? config.experts_per_token : 0};
+}
+
+namespace {
+
+// Of the parts that all columns of a product are cut into, those that so many columns are.
+int parts_here(int64_t all, int64_t here) {
+  return static_cast<int>(std::max<int64_t>(here * sum_parts_of(all, ops::cuda::kColumnTile) / all, 1));
+}
+
+}  // namespace
+
+int output_parts(const ModelConfig& config, int query_heads) {
+  return parts_here(int64_t{config.num_query_heads} * config.head_dim,
+                    int64_t{query_heads} * config.head_dim);
+}
+
+int expert_parts(const ModelConfig& config, int num_experts, int inter, int shared_inter) {
+  if (shared_inter > 0) return 1;  // ranks have other experts, and not parts of the same
+  return parts_here(num_experts > 0 ? config.expert_intermediate_size : config.dense_intermediate_size,
+                    inter);
+}
+
+int most_parts(const ModelConfig& config, const RankShape& rank) {
+  int parts = output_parts(config, rank.query_heads);
+  for (const RankShape::Layer& layer : rank.layers)
+    parts = std::max(parts, expert_parts(config, layer.num_experts, layer.inter, layer.shared_inter));
+  return parts;
 }
 
 ops::cuda::RouterShape router_shape(const ModelConfig& config) {
@@ -51,7 +79,8 @@ ops::cuda::PeerShape peer_shape(const ModelConfig& config, const Grid& grid, con
           .vocabulary = config.vocab_size,
           .max_rows = limits.max_step_tokens * grid.dp,
           .max_logits = limits.max_logits,
-          .max_draws = limits.max_step_sequences};
+          .max_draws = limits.max_step_sequences,
+          .f32_partials = limits.batch_invariant};
 }
 
 msa::gpu::PlanConfig attention_plan(const ModelConfig& config, const RankShape& rank,

@@ -11,30 +11,14 @@
 #include "comm/grid.h"
 #include "config/config.h"
 #include "device/arena.h"
+#include "model/cuda/step_limits.h"
 #include "model/rotary.h"
 #include "ops/cuda/comm/peer_buffers.h"
 #include "ops/cuda/mx/fold.h"
+#include "ops/cuda/parts/part_tree.h"
 #include "ops/gpu_workspace.h"
 
 namespace sparrow {
-
-// The largest step.
-struct GpuStepLimits {
-  int max_step_tokens = 0;     // rows of a step, of each data-parallel group
-  int max_step_sequences = 0;  // likewise
-  int max_logits = 0;          // rows of logits kept at a time
-  int64_t max_context = 0;
-  DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;  // of the cache: bf16 or e4m3
-  bool batch_invariant = false;  // a row's bits do not depend on the rest of the step; slower
-  bool e4m3_tokens = false;      // steps of many rows round them to e4m3: lossy, on weights with folded rows
-
-  // Below, weights take longer to come than to be multiplied.
-  static constexpr int kMinRoundedRows = 2048;
-  bool rounds(int rows) const { return e4m3_tokens && rows >= kMinRoundedRows; }
-};
-
-// Rows of logits that are worth keeping: a prompt's, where they are asked for, come in windows of so many.
-int max_logit_rows(int max_step_tokens, int max_step_sequences);
 
 // What of a rank's weights its buffers depend on.
 struct RankShape {
@@ -67,6 +51,12 @@ ops::cuda::RouterShape router_shape(const ModelConfig& config);
 RankShape::Layer largest_of(const RankShape& rank);
 int64_t expert_bytes(const ModelConfig& config, const RankShape& rank, const GpuStepLimits& limits);
 
+// Batch-invariant steps sum the products that ranks share in the parts of model/sharding.h. How many of them
+// a rank has, of the output product and of a layer's experts (whole ones are not cut), and at most.
+int output_parts(const ModelConfig& config, int query_heads);
+int expert_parts(const ModelConfig& config, int num_experts, int inter, int shared_inter = 0);
+int most_parts(const ModelConfig& config, const RankShape& rank);
+
 // What ranks of several share.
 ops::cuda::PeerShape peer_shape(const ModelConfig& config, const Grid& grid, const GpuStepLimits& limits);
 
@@ -78,6 +68,9 @@ msa::gpu::PlanConfig attention_plan(const ModelConfig& config, const RankShape& 
 template <typename Bf16>
 struct StepBuffers {
   Bf16 *residual, *normed, *delta;  // [tokens, hidden]; the last two of several ranks are in PeerBuffers
+  // Batch-invariant, instead of delta: what it is the sum of, [tokens, hidden] each; of several ranks the
+  // first is in PeerBuffers.
+  float* sums[ops::cuda::kMaxTreeSlots];
   Bf16* next_residual;              // [hidden] of one token: a router with the norm in it writes this
                                     // while its other CTAs read the residual; the two take turns
   Bf16* qkv;                        // [tokens, qkv_rows]
@@ -106,9 +99,14 @@ StepBuffers<Bf16> lay_out_step(Arena& arena, const ModelConfig& config, const Ra
   at.residual = arena.take<Bf16>(tokens * hidden);
   if (rank.ranks == 1) {
     at.normed = arena.take<Bf16>(tokens * hidden);
-    at.delta = arena.take<Bf16>(tokens * hidden);
+    if (!limits.batch_invariant) at.delta = arena.take<Bf16>(tokens * hidden);
   }
   at.next_residual = arena.take<Bf16>(hidden);
+  if (limits.batch_invariant) {
+    arena.begin("sums in parts");
+    for (int slot = rank.ranks == 1 ? 0 : 1; slot < ops::cuda::tree_slots(most_parts(config, rank)); ++slot)
+      at.sums[slot] = arena.take<float>(all_tokens * hidden);
+  }
   arena.begin("projections");
   at.qkv = arena.take<Bf16>(tokens * most.qkv_rows);
   at.q = arena.take<Bf16>(tokens * rank.query_heads * dim);

@@ -37,7 +37,7 @@ struct Shape {
   DType kv_dtype, index_dtype;
   int64_t context;
   int tokens, sequences;
-  bool e4m3_tokens = false;
+  bool e4m3_tokens = false, batch_invariant = false;
 };
 
 std::vector<Shape> shapes() {
@@ -70,7 +70,9 @@ std::vector<Shape> shapes() {
            2048,
            64},
           {"MXFP8, one rank", m3(4, QuantFormat::kMxfp8), {}, kBf16, kBf16, 32768, 2048, 64},
-          {"fp8 activations", m3(5, QuantFormat::kMxfp8), {.tp = 8}, kBf16, kBf16, 32768, 8192, 64, true}};
+          {"fp8 activations", m3(5, QuantFormat::kMxfp8), {.tp = 8}, kBf16, kBf16, 32768, 8192, 64, true},
+          {"batch-invariant, rank of eight", m3(5), {.tp = 8}, kBf16, kBf16, 32768, 8192, 64, false, true},
+          {"batch-invariant, one rank", small, {}, kBf16, kBf16, 32768, 512, 16, false, true}};
 }
 
 TEST(CudaMemory, IsTakenAsItIsPlanned) {
@@ -84,6 +86,7 @@ TEST(CudaMemory, IsTakenAsItIsPlanned) {
                                .max_context = shape.context,
                                .kv_dtype = shape.kv_dtype,
                                .index_dtype = shape.index_dtype,
+                               .batch_invariant = shape.batch_invariant,
                                .e4m3_tokens = shape.e4m3_tokens};
     const GpuMemory planned = plan_gpu_memory(shape.config, grid, limits, device.num_sms).value();
     const RankOptions options{.cache_tokens = 1024,
@@ -93,6 +96,7 @@ TEST(CudaMemory, IsTakenAsItIsPlanned) {
                               .grid = grid,
                               .gpu = {.kv_dtype = shape.kv_dtype,
                                       .index_dtype = shape.index_dtype,
+                                      .batch_invariant = shape.batch_invariant,
                                       .e4m3_tokens = shape.e4m3_tokens,
                                       .dummy_seed = 1}};
 

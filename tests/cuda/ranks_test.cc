@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "engine/ranks/rank_group.h"
 #include "engine/sequence_runner.h"
 #include "kv/block_table.h"
+#include "model/sharding.h"
 #include "support/golden.h"
 
 namespace sparrow {
@@ -24,16 +27,18 @@ namespace {
 
 constexpr int kDecodes = 12;
 
-const ModelConfig& config() {
-  static const ModelConfig config =
-      parse_config(synthetic_config("small", MatrixFormat::kBF16).value().config_json, "").value();
-  return config;
+const ModelConfig& config(MatrixFormat format = MatrixFormat::kBF16) {
+  static std::map<MatrixFormat, ModelConfig> configs;
+  if (!configs.contains(format))
+    configs.emplace(format, parse_config(synthetic_config("small", format).value().config_json, "").value());
+  return configs.at(format);
 }
 
 using Logits = std::vector<float>;  // of some of the prompt's rows, then of each decode
 
 // Random weights, of which each rank makes its part.
-std::unique_ptr<RankGroup> make_ranks(const Grid& grid, bool batch_invariant) {
+std::unique_ptr<RankGroup> make_ranks(const Grid& grid, bool batch_invariant,
+                                      MatrixFormat format = MatrixFormat::kBF16) {
   const RankOptions options{.cache_tokens = 4096,
                             .max_context = 4096,
                             .max_step_tokens = 512,
@@ -41,22 +46,30 @@ std::unique_ptr<RankGroup> make_ranks(const Grid& grid, bool batch_invariant) {
                             .grid = grid,
                             .gpu = {.batch_invariant = batch_invariant, .dummy_seed = 1}};
   const Weights none;
-  return grid.world() == 1 ? create_rank_group(config(), none, options).value()
-                           : create_ranks_in_turn(config(), none, options).value();
+  return grid.world() == 1 ? create_rank_group(config(format), none, options).value()
+                           : create_ranks_in_turn(config(format), none, options).value();
+}
+
+void append_logits(SequenceRunner& runner, Logits& to) {
+  const Tensor logits = runner.logits();
+  to.insert(to.end(), logits.as<float>(), logits.as<float>() + logits.numel());
+}
+
+Sequence make_sequence(SequenceRunner& runner, int length, int seed = 13) {
+  Sequence sequence = runner.new_sequence();
+  for (int i = 0; i < length; ++i) sequence.ids.push_back((i * 7919 + seed) % config().vocab_size);
+  return sequence;
 }
 
 // A prompt in chunks of both kinds of exchange, then ids one by one.
-Logits run(const Grid& grid, std::vector<int> chunks, bool batch_invariant = false) {
-  SequenceRunner runner(make_ranks(grid, batch_invariant));
+Logits run(const Grid& grid, std::vector<int> chunks, bool batch_invariant = false,
+           MatrixFormat format = MatrixFormat::kBF16) {
+  SequenceRunner runner(make_ranks(grid, batch_invariant, format));
   Logits outcome;
-  const auto take_logits = [&] {
-    const Tensor logits = runner.logits();
-    outcome.insert(outcome.end(), logits.as<float>(), logits.as<float>() + logits.numel());
-  };
-  Sequence sequence = runner.new_sequence();
+  const auto take_logits = [&] { append_logits(runner, outcome); };
   int total = 0;
   for (const int chunk : chunks) total += chunk;
-  for (int i = 0; i < total + kDecodes; ++i) sequence.ids.push_back((i * 7919 + 13) % config().vocab_size);
+  Sequence sequence = make_sequence(runner, total + kDecodes);
   for (const int chunk : chunks) {
     std::vector<int32_t> rows;
     for (int row = 0; row < chunk; ++row) rows.push_back(row);  // more than are kept at a time
@@ -184,6 +197,62 @@ TEST_P(Ranks, FollowTheIdsOfTheFirst) {
     return ids;
   };
   EXPECT_EQ(greedy(GetParam(), true), greedy(GetParam(), false));
+  if (has_whole_experts(GetParam())) return;  // summed in another order
+  EXPECT_EQ(greedy(GetParam(), true), greedy({}, true));
+}
+
+// Batch-invariant products are summed in parts that do not depend on the number of ranks.
+class RankBits : public ::testing::TestWithParam<std::tuple<Grid, MatrixFormat>> {
+ protected:
+  const Grid grid = std::get<0>(GetParam());
+  const MatrixFormat format = std::get<1>(GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(Grids, RankBits,
+                         ::testing::Combine(::testing::Values(Grid{.tp = 2}, Grid{.tp = 4}, Grid{.tp = 8},
+                                                              Grid{.tp = 4, .dp = 2}, Grid{.dp = 2}),
+                                            ::testing::Values(MatrixFormat::kBF16, MatrixFormat::kMxfp8,
+                                                              MatrixFormat::kMxfp4)));
+
+// Equal numbers, and where not, where.
+::testing::AssertionResult same_logits(const Logits& got, const Logits& want) {
+  if (got.size() != want.size()) return ::testing::AssertionFailure() << got.size() << " numbers";
+  const auto at = std::mismatch(got.begin(), got.end(), want.begin());
+  if (at.first == got.end()) return ::testing::AssertionSuccess();
+  const auto i = at.first - got.begin();
+  return ::testing::AssertionFailure()
+         << "row " << i / config().vocab_size << ", id " << i % config().vocab_size << ": " << *at.first
+         << ", want " << *at.second;
+}
+
+// Prompts in chunks and ids one by one, over a cache that they filled: a number of it that differed would
+// show.
+TEST_P(RankBits, AreThoseOfOneRank) {
+  EXPECT_TRUE(same_logits(run(grid, kChunks, true, format), run({}, kChunks, true, format)));
+}
+
+// Decodes and chunks of prompts in one step, of few rows and of many.
+TEST_P(RankBits, AreThoseOfOneRankInMixedSteps) {
+  const auto mixed = [&](const Grid& of) {
+    SequenceRunner runner(make_ranks(of, true, format));
+    Sequence a = make_sequence(runner, 180), b = make_sequence(runner, 400, 5),
+             c = make_sequence(runner, 30, 77);
+    Logits outcome;
+    runner.run(a, 170, std::vector<int32_t>{169}).value();
+    append_logits(runner, outcome);
+    for (const auto& [of_b, of_c] : {std::pair{300, 3}, {5, 2}, {1, 1}, {90, 20}, {1, 1}}) {
+      const auto slice = [](Sequence& of, int tokens) {
+        return StepSlice{.sequence = &of,
+                         .first = of.num_computed,
+                         .num_tokens = tokens,
+                         .sampled = {.first = tokens - 1, .count = 1}};
+      };
+      const std::vector<StepSlice> slices = {slice(a, 1), slice(b, of_b), slice(c, of_c)};
+      runner.run(slices).value();
+      append_logits(runner, outcome);
+    }
+    return outcome;
+  };
+  EXPECT_TRUE(same_logits(mixed(grid), mixed({})));
 }
 
 // Two groups with a prompt and decodes of their own, in steps of few rows and of many, against each prompt

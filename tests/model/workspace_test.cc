@@ -8,6 +8,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "base/math.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/random/synthetic.h"
 #include "model/batch.h"
@@ -61,6 +62,38 @@ TEST(Workspace, BuffersOfAStepOfM3OnEightGpus) {
   int64_t sum = 0;
   for (const LedgerRow& row : workspace->rows) sum += row.bytes;
   EXPECT_EQ(sum, workspace->bytes);
+}
+
+// Sums of f32 instead of delta: as many as wait at a time of the parts that a rank has.
+TEST(Workspace, BatchInvariantStepsSumInParts) {
+  GpuStepLimits limits = limits_of(8192, 256, 131072);
+  limits.batch_invariant = true;
+  constexpr int64_t kRows = int64_t{8192} * 6144;
+  const struct {
+    int tp, slots;  // in memory of its own
+  } cases[] = {{1, 4}, {2, 2}, {4, 1}, {8, 0}};
+  for (const auto& c : cases) {
+    const auto workspace = gpu_workspace(m3(), {.tp = c.tp}, limits, kHopperSms).value();
+    EXPECT_EQ(workspace.of("sums in parts"), c.slots * kRows * 4) << c.tp;
+    EXPECT_EQ(workspace.of("residual, norm, delta"), (c.tp == 1 ? 2 : 1) * kRows * 2 + 6144 * 2) << c.tp;
+  }
+  const auto invariant = gpu_workspace(m3(), {.tp = 8}, limits, kHopperSms).value();
+  const int64_t shared =
+      2 * 128 * 6144 * 4 + kRows * (2 + 4) + 256 * 200064 * 4 + 256 * 4 + (1 + 2 * 8) * 128;
+  EXPECT_EQ(invariant.of("shared with other ranks"), round_up(shared, int64_t{2} << 20));
+}
+
+TEST(Workspace, ARankHasItsShareOfEightParts) {
+  const ModelConfig config = m3();
+  for (const int tp : {1, 2, 4, 8}) {
+    EXPECT_EQ(output_parts(config, 64 / tp), 8 / tp);
+    EXPECT_EQ(expert_parts(config, 128, 3072 / tp), 8 / tp);
+    EXPECT_EQ(expert_parts(config, 0, 12288 / tp), 8 / tp);
+  }
+  // Parts are whole tiles of columns: an expert of three tiles is one part.
+  ModelConfig odd = config;
+  odd.expert_intermediate_size = 192;
+  EXPECT_EQ(expert_parts(odd, 128, 192), 1);
 }
 
 TEST(Workspace, ARankAloneSharesNothing) {

@@ -1,18 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/cpu/rank_weights.h"
 
-#include <numeric>
-
 #include "checkpoint/tensor_table.h"
 #include "model/sharding.h"
 
 namespace sparrow {
 namespace {
 
-// The largest power of two, up to 8, that divides the columns into whole groups that share a scale.
+// Groups that share a scale stay whole.
 int parts_of(const ModelConfig& config, int64_t columns) {
-  const int64_t unit = config.quant == QuantFormat::kNone ? 1 : kScaleGroup;
-  return static_cast<int>(std::gcd<int64_t>(columns / unit, kSumParts));
+  return sum_parts_of(columns, config.quant == QuantFormat::kNone ? 1 : kScaleGroup);
 }
 
 // [begin, end) of an extent.

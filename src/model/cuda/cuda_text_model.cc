@@ -105,6 +105,7 @@ Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& 
     state->exchange.emplace(config, limits, grid, *memory);
     state->act.normed = state->exchange->buffers().normed;
     state->act.delta = state->exchange->buffers().delta;
+    state->act.sums[0] = state->exchange->buffers().sums;
   }
   state->gemm->set_workspace(state->act.products, state->act.expanded);
   SPARROW_CUDA(cudaMemset(state->memory.data(), 0, state->memory.bytes()));
@@ -124,6 +125,8 @@ void CudaTextModel::State::project(const DeviceLayer& w, int rows, cudaStream_t 
 }
 
 void CudaTextModel::State::output(const DeviceLayer& w, int rows, cudaStream_t stream) const {
+  if (limits.batch_invariant)
+    return gemm->run(w.o, rows, act.attended, tree(output_parts(config, weights.query_heads)), stream);
   const ops::cuda::E4m3Rows x = rounded_for(w.o, rows);
   if (x.codes == nullptr) return gemm->run(w.o, rows, act.attended, act.delta, stream);
   ops::cuda::quantise_rows({.x = act.attended, .out = x, .rows = rows, .columns = w.o.cols}, stream);
@@ -250,7 +253,10 @@ void CudaTextModel::State::experts(int layer, int rows, cudaStream_t stream) {
   }
   args.rounded = rounded_for(w.gate_up, rows);
   args.gate_up = w.gate_up, args.down = w.down, args.out = act.delta;
-  ops::cuda::moe(expert_shape(config, w.num_experts, w.inter), args, stream);
+  const ops::cuda::MoeShape shape = expert_shape(config, w.num_experts, w.inter);
+  if (!limits.batch_invariant) return ops::cuda::moe(shape, args, stream);
+  ops::cuda::moe_in_parts(shape, args, tree(expert_parts(config, w.num_experts, w.inter, w.shared_inter)),
+                          stream);
 }
 
 void CudaTextModel::State::feed_forward(const DeviceBatch& batch, int layer, cudaStream_t stream,

@@ -39,6 +39,15 @@ int CudaTextModel::State::feed_forward_rows(const DeviceBatch& batch, int layer)
 void CudaTextModel::State::embed(const DeviceBatch& batch, cudaStream_t stream) const {
   // Of several ranks one has the row, and the others zeros: the embedding is their sum, which the first norm
   // makes.
+  if (is_group() && limits.batch_invariant)
+    return ops::cuda::embed_part({.ids = batch.ids,
+                                  .table = weights.embed,
+                                  .out = act.sums[0],
+                                  .rows = batch.num_tokens,
+                                  .hidden = config.hidden_size,
+                                  .first_vocab_row = weights.first_vocab_row,
+                                  .vocab_rows = weights.vocab_rows},
+                                 stream);
   ops::cuda::embed({.ids = batch.ids,
                     .table = weights.embed,
                     .out = is_group() ? act.delta : act.residual,
@@ -47,6 +56,18 @@ void CudaTextModel::State::embed(const DeviceBatch& batch, cudaStream_t stream) 
                     .first_vocab_row = weights.first_vocab_row,
                     .vocab_rows = weights.vocab_rows},
                    stream);
+}
+
+void CudaTextModel::State::sum_norm(const Bf16* weight, int rows, cudaStream_t stream) const {
+  ops::cuda::sum_norm({.sums = act.sums[0],
+                       .residual = act.residual,
+                       .residual_out = act.residual,
+                       .weight = weight,
+                       .out = act.normed,
+                       .rows = rows,
+                       .hidden = config.hidden_size,
+                       .eps = config.rms_norm_eps},
+                      stream);
 }
 
 void CudaTextModel::State::input_norm(const DeviceBatch& batch, int layer, cudaStream_t stream,
@@ -76,6 +97,7 @@ void CudaTextModel::State::input_norm(const DeviceBatch& batch, int layer, cudaS
                                 .eps = config.rms_norm_eps,
                                 .rounded = rounded},
                                stream);
+  if (limits.batch_invariant) return sum_norm(w.input_norm, rows, stream);
   ops::cuda::add_rms_norm({.residual = act.residual,
                            .delta = act.delta,
                            .weight = w.input_norm,
@@ -104,6 +126,7 @@ void CudaTextModel::State::post_attention_norm(const DeviceBatch& batch, int lay
                        stream, marker(observer, layer, stream));
     return round_rows(rounded, act.normed, rows, config.hidden_size, stream);
   }
+  if (limits.batch_invariant) return sum_norm(w.post_attention_norm, rows, stream);
   ops::cuda::add_rms_norm({.residual = act.residual,
                            .delta = act.delta,
                            .weight = w.post_attention_norm,
@@ -128,6 +151,16 @@ void CudaTextModel::State::final_norm(const DeviceBatch& batch, cudaStream_t str
                                .rows = group_logits},
                               stream, marker(observer, config.num_layers, stream));
   }
+  if (limits.batch_invariant)
+    return ops::cuda::sum_norm({.sums = act.sums[0],
+                                .residual = act.residual,
+                                .row_list = batch.logit_rows,
+                                .weight = weights.final_norm,
+                                .out = act.normed,
+                                .rows = batch.num_logits,
+                                .hidden = config.hidden_size,
+                                .eps = config.rms_norm_eps},
+                               stream);
   ops::cuda::final_norm({.residual = act.residual,
                          .delta = act.delta,
                          .logit_rows = batch.logit_rows,

@@ -2,6 +2,8 @@
 // What a CudaTextModel is made of, for the files that implement it.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -10,8 +12,9 @@
 #include "model/cuda/cuda_text_model.h"
 #include "model/cuda/rank_exchange.h"
 #include "ops/cuda/gemm.h"
-#include "ops/cuda/moe/moe.h"
+#include "ops/cuda/moe/moe_parts.h"
 #include "ops/cuda/mx/quantise_rows.h"
+#include "ops/cuda/parts/part_rows.h"
 #include "ops/cuda/router.h"
 #include "ops/cuda/rows.h"
 
@@ -37,6 +40,12 @@ struct CudaTextModel::State {
     const bool rounds = limits.rounds(rows) && w.format == MatrixFormat::kMxfp8;
     return rounds ? act.rounded : ops::cuda::E4m3Rows{};
   }
+  // Where a product of so many parts puts its sum, in batch-invariant steps.
+  ops::cuda::PartTree tree(int parts) const {
+    ops::cuda::PartTree tree{.parts = parts};
+    std::copy(std::begin(act.sums), std::end(act.sums), tree.slots);
+    return tree;
+  }
   // The residual is what ids stand for.
   void embed(const DeviceBatch& batch, cudaStream_t stream) const;
   // The residual takes delta in, but not in the first layer; normed is its norm, for the q/k/v product alone.
@@ -45,6 +54,8 @@ struct CudaTextModel::State {
   // The residual takes delta in; normed is its norm, before experts that of all groups' rows.
   void post_attention_norm(const DeviceBatch& batch, int layer, cudaStream_t stream,
                            const StepObserver& observer) const;
+  // Either norm of a rank that has all sums.
+  void sum_norm(const Bf16* weight, int rows, cudaStream_t stream) const;
   // Whether a layer leaves in delta its part of all groups' rows.
   bool has_experts(int layer) const { return layer >= 0 && weights.layers[layer].num_experts > 0; }
   // The rows that a layer's feed-forward runs.
@@ -53,7 +64,7 @@ struct CudaTextModel::State {
   // Logits of rows of normed.
   void head(int first, int count, cudaStream_t stream, const StepObserver& observer);
   void project(const DeviceLayer& w, int rows, cudaStream_t stream) const;
-  // delta = attended times the output matrix.
+  // delta, or sums = attended times the output matrix.
   void output(const DeviceLayer& w, int rows, cudaStream_t stream) const;
   void route(const DeviceBatch& batch, int layer, cudaStream_t stream, const StepObserver& observer);
   void attention(const DeviceBatch& batch, const CudaKvCache& cache, int layer, cudaStream_t stream,

@@ -42,7 +42,11 @@ void CudaTextModel::tune(cudaStream_t stream) {
   };
   for (const int rows : ladder) {
     for (const auto& [shape, weights] : qkv) tune(weights, rows, a.normed, a.qkv);
-    for (const auto& [shape, weights] : output) tune(weights, rows, a.attended, a.delta);
+    for (const auto& [shape, weights] : output)
+      if (s.limits.batch_invariant)
+        s.gemm->tune_parts(weights.front(), output_parts(s.config, s.weights.query_heads));
+      else
+        tune(weights, rows, a.attended, a.delta);
     if (rows <= s.limits.max_logits)
       s.gemm->tune(std::span(&s.weights.head, 1), rows, a.normed, a.logits, stream);
   }

@@ -12,8 +12,9 @@ RankExchange::RankExchange(const ModelConfig& config, const GpuStepLimits& limit
                            PeerMemory& memory)
     : hidden_(config.hidden_size), eps_(config.rms_norm_eps), grid_(grid), memory_(memory) {
   Arena arena(memory.of(memory.rank()));
-  buffers_ = ops::cuda::lay_out_peers<__nv_bfloat16>(arena, peer_shape(config, grid, limits));
-  SPARROW_CUDA(cudaMemset(buffers_.mailbox, 0xff, ops::cuda::mailbox_bytes(hidden_, sizeof(__nv_bfloat16))));
+  const ops::cuda::PeerShape shape = peer_shape(config, grid, limits);
+  buffers_ = ops::cuda::lay_out_peers<__nv_bfloat16>(arena, shape);
+  SPARROW_CUDA(cudaMemset(buffers_.mailbox, 0xff, ops::cuda::mailbox_bytes(hidden_, shape.partial_bytes())));
   SPARROW_CUDA(cudaDeviceSynchronize());
 }
 
@@ -79,7 +80,7 @@ void RankExchange::add_norm(const Norm& norm, cudaStream_t stream, const Mark& m
   using namespace ops::cuda;
   ExchangeArgs args{.peers = peers(),
                     .groups = groups_of(norm),
-                    .partial = buffers_.delta,
+                    .partial = buffers_.partial(),
                     .residual = norm.residual,
                     .residual_out = norm.residual_out,
                     .row_list = norm.rows_wanted,
@@ -87,6 +88,7 @@ void RankExchange::add_norm(const Norm& norm, cudaStream_t stream, const Mark& m
                     .out = buffers_.normed,
                     .hidden = hidden_,
                     .eps = eps_,
+                    .f32_partials = buffers_.sums != nullptr,
                     .many = is_many(norm.step_rows)};
   args.rows = args.groups.first_row[args.groups.count];
   // What a group does by itself starts with its own part of the list.
