@@ -34,6 +34,12 @@ MemoryPlan plan_of(const ModelConfig& config, const MemoryPlanOptions& options) 
   return plan.value();
 }
 
+TEST(MemoryPlan, CountsSumsInParts) {
+  const Grid two{.tp = 2};
+  const auto plan = plan_of(m3(), {.gpus = 2, .grid = two, .gpu = "512G", .batch_invariant = true});
+  EXPECT_EQ(plan.workspace.of("sums in parts"), int64_t{2} * 8192 * 6144 * 4);  // of its four parts, two wait
+}
+
 TEST(MemoryPlan, CountsRoundedTokens) {
   const auto workspace = [](const char* activations) {
     return plan_of(m3(/*mxfp8=*/true), {.gpus = 8, .activation_dtype = activations}).workspace;

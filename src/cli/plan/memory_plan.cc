@@ -53,7 +53,8 @@ Result<Card> find_card(const std::string& name) {
 Status fill_types(MemoryPlan& plan, const ModelConfig& config, const MemoryPlanOptions& o) {
   const LoadOptions flags{.kv_cache_dtype = o.kv_cache_dtype,
                           .index_cache_dtype = o.index_cache_dtype,
-                          .activation_dtype = o.activation_dtype};
+                          .activation_dtype = o.activation_dtype,
+                          .batch_invariant = o.batch_invariant};
   const Device device = plan.is_cpu ? Device::kCpu : Device::kCuda;
   const CacheTypes types = SPARROW_TRY(cache_types(flags, config.dtype, device));
   plan.rounds_tokens = SPARROW_TRY(rounds_tokens(flags, config, device));
@@ -116,6 +117,7 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
                                                   .max_context = plan.max_model_len,
                                                   .kv_dtype = plan.kv_dtype,
                                                   .index_dtype = plan.index_dtype,
+                                                  .batch_invariant = o.batch_invariant,
                                                   .e4m3_tokens = plan.rounds_tokens},
                                                  card.num_sms));
   plan.weight_bytes = memory.weight_bytes;

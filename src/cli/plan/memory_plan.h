@@ -22,6 +22,7 @@ struct MemoryPlanOptions {
   std::string gpu = "h200";   // its kind, a size such as 96G, or "cpu"
   int64_t max_model_len = 0;  // 0: what the model was made for and the cache can hold
   std::string kv_cache_dtype = "auto", index_cache_dtype = "auto", activation_dtype = "auto";
+  bool batch_invariant = false;
   double gpu_memory_utilization = 0.9;
   int max_step_sequences = 256;
   int max_step_tokens = 0;                // 0: what `serve` takes there

@@ -186,6 +186,7 @@ Result<int> run_plan(const PlanCommandOptions& o) {
                             .kv_cache_dtype = o.kv_cache_dtype,
                             .index_cache_dtype = o.index_cache_dtype,
                             .activation_dtype = o.activation_dtype,
+                            .batch_invariant = o.batch_invariant,
                             .gpu_memory_utilization = o.gpu_memory_utilization,
                             .max_step_sequences = o.max_step_sequences,
                             .max_step_tokens = o.max_step_tokens,
