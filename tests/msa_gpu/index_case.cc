@@ -7,7 +7,9 @@
 #include <bit>
 #include <cmath>
 #include <cstdio>
+#include <memory>
 #include <numeric>
+#include <optional>
 #include <random>
 #include <thread>
 
@@ -193,6 +195,53 @@ struct Device {
   }
 };
 
+// The problem with its keys spread over several caches, and the way from candidates to selections.
+struct Shares {
+  std::vector<std::unique_ptr<DeviceArray<uint8_t>>> keys;
+  std::vector<IndexLaunch> launches;
+  DeviceArray<uint8_t> list;
+  DeviceArray<uint64_t> candidates;
+  IndexGather gather;
+
+  Shares(const Problem& p, const Device& d)
+      : list(index_share_layout(d.launch.shape).bytes, 0xff),
+        candidates(size_t(p.c.shares) * p.total_queries * p.c.heads * kListLength, 0xff),
+        gather{.shape = d.launch.shape,
+               .selection = p.c.selection,
+               .cu_seqlens_q = d.launch.cu_seqlens_q,
+               .seq_lens = d.launch.seq_lens,
+               .num_shares = p.c.shares,
+               .index_heads = p.c.heads,
+               .candidates = candidates.data,
+               .selected = d.selected.data} {
+    const std::vector<uint8_t> all = Device::bytes_of(p);
+    const size_t page = size_t{kBlock} * kHeadDim * hopper::element_bytes(p.c.key_type);
+    for (int share = 0; share < p.c.shares; ++share) {
+      std::vector<uint8_t> mine;
+      for (int at = share; at < p.num_pages; at += p.c.shares)
+        mine.insert(mine.end(), all.begin() + at * page, all.begin() + (at + 1) * page);
+      keys.push_back(std::make_unique<DeviceArray<uint8_t>>(mine));
+      IndexLaunch& l = launches.emplace_back(d.launch);
+      l.num_pages = static_cast<int64_t>(mine.size() / page);
+      l.k_pages = keys.back()->data;
+      l.share = {share, p.c.shares};
+      l.share_list = list.data;
+      l.candidates = candidates.data + candidates.count / p.c.shares * share;
+    }
+  }
+};
+
+// Prepares and runs the case: one cache, or share after share.
+cudaError_t run(const Device& d, const Shares* shares, cudaStream_t stream) {
+  if (shares == nullptr) return launch_index(d.launch, stream);
+  for (const IndexLaunch& launch : shares->launches) {
+    cudaError_t error = prepare_index(launch, stream);
+    if (error == cudaSuccess) error = launch_candidates(launch, stream);
+    if (error != cudaSuccess) return error;
+  }
+  return launch_gather(shares->gather, stream);
+}
+
 // Rows whose sets differ must differ in blocks whose scores are equal up to rounding.
 void compare(const Problem& p, const std::vector<int32_t>& actual) {
   const int top_k = p.c.selection.top_k;
@@ -249,13 +298,16 @@ std::vector<uint8_t> without_new_keys(const Problem& p) {
 void check_index(const IndexCase& c) {
   const Problem p(c);
   Device d(p);
+  std::optional<Shares> of_case;
+  if (c.shares > 1) of_case.emplace(p, d);
+  const Shares* shares = of_case ? &*of_case : nullptr;
   CUDA_OK(prepare_index(d.launch, nullptr));
   const DeviceArray<uint8_t> keys(Device::bytes_of(p));
   if (c.late_keys) {
     CUDA_OK(cudaMemcpy(d.keys.data, without_new_keys(p).data(), d.keys.count, cudaMemcpyHostToDevice));
     CUDA_OK(write_late(d.keys.data, keys.data, keys.count, nullptr));
   }
-  CUDA_OK(launch_index(d.launch, nullptr));
+  CUDA_OK(run(d, shares, nullptr));
   CUDA_OK(cudaDeviceSynchronize());
   const std::vector<int32_t> first = d.selected.download();
   compare(p, first);
@@ -265,7 +317,7 @@ void check_index(const IndexCase& c) {
   CUDA_OK(cudaStreamCreate(&stream));
   CUDA_OK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeThreadLocal));
   CUDA_OK(prepare_index(d.launch, stream));
-  CUDA_OK(launch_index(d.launch, stream));
+  CUDA_OK(run(d, shares, stream));
   cudaGraph_t graph;
   cudaGraphExec_t executable;
   CUDA_OK(cudaStreamEndCapture(stream, &graph));

@@ -227,5 +227,77 @@ TEST(IndexTile, ContextsOverSeveralWindowsMatchTheReference) {
                .integers = false});
 }
 
+// ---- keys spread over several caches: share by share, the candidates give the selection of one ----
+
+TEST(IndexShares, DecodeMatchesTheReferenceAtEveryCornerLength) {
+  for (const int shares : {2, 4, 8})
+    for (const hopper::Element type : {hopper::Element::kBF16, hopper::Element::kE4M3})
+      check_index({.name = "decode",
+                   .queries = std::vector<int>(8, 1),
+                   .seq_lens = {1, 127, 128, 129, 2047, 2049, 5000, 20000},
+                   .heads = 4,
+                   .key_type = type,
+                   .uniform = true,
+                   .shares = shares});
+}
+
+TEST(IndexShares, SeveralQueriesSeeNoKeysBehindTheirOwn) {
+  for (const int queries : {2, 4, 8})
+    for (const int local : {0, 1})
+      check_index({.name = "verify",
+                   .queries = std::vector<int>(6, queries),
+                   .seq_lens = {127, 129, 2049, 2052, 5000, 9000},
+                   .heads = 4,
+                   .selection = {.top_k = 4, .local_blocks = local},
+                   .uniform = true,
+                   .shares = 8});
+  check_index({.name = "extends",
+               .queries = {8, 1, 0, 5},
+               .seq_lens = {4000, 2500, 0, 20001},
+               .heads = 4,
+               .shares = 4});
+}
+
+TEST(IndexShares, EverySelectionRuleIsKept) {
+  for (const int top_k : {1, 4, 16})
+    for (const int local : {0, 1, 3})
+      for (const int init : {0, 2})
+        check_index({.name = "rule",
+                     .queries = {3, 3, 3},
+                     .seq_lens = {3, 300, 5000},
+                     .heads = 2,
+                     .selection = {top_k, local, init},
+                     .uniform = true,
+                     .shares = 4});
+}
+
+TEST(IndexShares, LongContextsMatchTheReferenceAndRepeat) {
+  check_index({.name = "long",
+               .queries = {1, 1, 1},
+               .seq_lens = {131072, 0, 70001},
+               .heads = 4,
+               .uniform = true,
+               .replays = 50,
+               .shares = 8});
+  check_index({.name = "real numbers",
+               .queries = std::vector<int>(64, 1),
+               .seq_lens = std::vector<int>(64, 5000),
+               .heads = 4,
+               .integers = false,
+               .uniform = true,
+               .shares = 4});
+}
+
+TEST(IndexShares, BestBlocksInOneColumnMatchTheReference) {
+  check_index({.name = "column",
+               .queries = {1},
+               .seq_lens = {300000},
+               .heads = 1,
+               .uniform = true,
+               .extra_blocks = 0,
+               .best_in_one_column = true,
+               .shares = 2});
+}
+
 }  // namespace
 }  // namespace msa::sm90

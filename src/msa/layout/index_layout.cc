@@ -48,6 +48,17 @@ IndexScheduleLayout index_schedule_layout(const IndexShape& shape) {
   return s;
 }
 
+IndexShareLayout index_share_layout(const IndexShape& shape) {
+  const size_t table = sizeof(int32_t) * static_cast<size_t>(shape.num_requests) * shape.max_blocks;
+  IndexShareLayout s;
+  Places take;
+  s.pages = take(table);
+  s.blocks = take(table);
+  s.counts = take(sizeof(int32_t) * static_cast<size_t>(shape.num_requests));
+  s.bytes = take.end();
+  return s;
+}
+
 size_t index_schedule_bytes(const IndexShape& shape) {
   if (shape.is_empty()) return 0;
   return uses_scan(shape) ? kPlaceAlignment  // the counter of tickets

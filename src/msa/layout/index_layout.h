@@ -69,6 +69,16 @@ inline constexpr int64_t kDenseBytes = int64_t{64} << 20;
 
 bool keeps_scores(const IndexShape& shape);
 
+// ---- shares ----
+
+inline constexpr int kMaxIndexShares = 8;
+
+// Where the list of a share's blocks lies, in bytes from its start.
+struct IndexShareLayout {
+  size_t pages = 0, blocks = 0, counts = 0, bytes = 0;
+};
+IndexShareLayout index_share_layout(const IndexShape& shape);
+
 // ---- both ----
 
 size_t index_schedule_bytes(const IndexShape& shape);

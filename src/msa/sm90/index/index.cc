@@ -40,6 +40,23 @@ IndexSchedule place_schedule(const IndexShape& shape, void* base) {
           .ctas = at.ctas};
 }
 
+IndexSelection selection_of(const Selection& s) {
+  return {s.top_k, s.local_blocks, s.init_blocks};
+}
+
+IndexListParams list_params(const IndexLaunch& l) {
+  const IndexShareLayout at = index_share_layout(l.shape);
+  const auto place = [&](size_t offset) {
+    return reinterpret_cast<int32_t*>(static_cast<char*>(l.share_list) + offset);
+  };
+  return {batch_of(l), l.share, place(at.pages), place(at.blocks), place(at.counts)};
+}
+
+IndexShareList share_of(const IndexLaunch& l) {
+  const IndexListParams p = list_params(l);
+  return {p.pages, p.blocks, p.counts};
+}
+
 bool one_query_each(const IndexLaunch& l) {
   return l.shape.max_queries == 1 && l.cu_seqlens_q == nullptr;
 }
@@ -62,17 +79,23 @@ cudaError_t run_scores(const IndexLaunch& l, IndexScores* out, cudaStream_t stre
   CUtensorMap keys;
   if (const cudaError_t error = hopper::make_tensor_map(view, &keys); error != cudaSuccess) return error;
   const bool without_own = one_query_each(l) && l.selection.local_blocks >= 1;
-  const IndexScanParams p{
-      batch_of(l), l.selection.top_k, without_own, static_cast<const uint16_t*>(l.q), counter, scores};
-  return launch_index_scan(p, l.key_type, keys, l.shape.num_sms, stream);
+  IndexScanParams p{
+      batch_of(l), l.selection.top_k, without_own, static_cast<const uint16_t*>(l.q), counter, scores, {}};
+  if (l.share.count == 1) return launch_index_scan(p, l.key_type, keys, l.shape.num_sms, stream);
+  p.share = share_of(l);
+  p.batch.block_table = p.share.pages;
+  return launch_share_scan(p, l.key_type, keys, l.shape.num_sms, stream);
 }
 
 cudaError_t run_scan(const IndexLaunch& l, cudaStream_t stream) {
   IndexScores s;
   if (const cudaError_t error = run_scores(l, &s, stream); error != cudaSuccess) return error;
-  const IndexSelection selection{l.selection.top_k, l.selection.local_blocks, l.selection.init_blocks};
-  return launch_index_select({batch_of(l), selection, s.scores, s.counter, l.selected, s.units_per_block},
-                             stream);
+  IndexSelectParams p{batch_of(l), selection_of(l.selection), s.scores, s.counter,
+                      l.selected,  s.units_per_block,         {},       nullptr};
+  if (l.share.count == 1) return launch_index_select(p, stream);
+  p.share = share_of(l);
+  p.candidates = l.candidates;
+  return launch_share_select(p, stream);
 }
 
 cudaError_t run_tile(const IndexLaunch& l, cudaStream_t stream) {
@@ -89,7 +112,7 @@ cudaError_t run_tile(const IndexLaunch& l, cudaStream_t stream) {
   cudaError_t error = hopper::make_tensor_map(q_view, &q);
   if (error == cudaSuccess) error = hopper::make_tensor_map(key_view, &keys);
   if (error != cudaSuccess) return error;
-  const IndexSelection selection{l.selection.top_k, l.selection.local_blocks, l.selection.init_blocks};
+  const IndexSelection selection = selection_of(l.selection);
   const IndexSchedule schedule = place_schedule(l.shape, l.schedule);
   const bool dense = keeps_scores(l.shape);
   uint64_t* lists = dense ? nullptr : static_cast<uint64_t*>(l.workspace);
@@ -97,7 +120,7 @@ cudaError_t run_tile(const IndexLaunch& l, cudaStream_t stream) {
   error = launch_index_tile({batch, selection, schedule, lists, scores}, l.key_type, q, keys, stream);
   if (error != cudaSuccess) return error;
   if (dense && l.shape.max_blocks > kDenseBlocks)
-    return launch_index_select({batch, selection, scores, nullptr, l.selected, 1}, stream);
+    return launch_index_select({batch, selection, scores, nullptr, l.selected, 1, {}, nullptr}, stream);
   return launch_index_merge({batch, selection, schedule, lists, scores, l.selected}, stream);
 }
 
@@ -106,6 +129,9 @@ cudaError_t run_tile(const IndexLaunch& l, cudaStream_t stream) {
 cudaError_t prepare_index(const IndexLaunch& launch, cudaStream_t stream) {
   if (launch.shape.is_empty()) return cudaSuccess;
   if (!valid(launch)) return cudaErrorInvalidValue;
+  if (launch.share.count > 1)
+    if (const cudaError_t error = launch_share_list(list_params(launch), stream); error != cudaSuccess)
+      return error;
   if (uses_scan(launch.shape))
     return cudaMemsetAsync(launch.schedule, 0, index_schedule_bytes(launch.shape), stream);
   return launch_index_schedule(batch_of(launch), place_schedule(launch.shape, launch.schedule), stream);
@@ -113,7 +139,7 @@ cudaError_t prepare_index(const IndexLaunch& launch, cudaStream_t stream) {
 
 cudaError_t launch_index(const IndexLaunch& launch, cudaStream_t stream) {
   if (launch.shape.is_empty()) return cudaSuccess;
-  if (!valid(launch)) return cudaErrorInvalidValue;
+  if (!valid(launch) || launch.share.count != 1) return cudaErrorInvalidValue;
   return uses_scan(launch.shape) ? run_scan(launch, stream) : run_tile(launch, stream);
 }
 
@@ -122,8 +148,31 @@ bool can_score(const IndexLaunch& launch) {
 }
 
 cudaError_t launch_scores(const IndexLaunch& launch, IndexScores* scores, cudaStream_t stream) {
-  if (!can_score(launch) || !valid(launch)) return cudaErrorInvalidValue;
+  if (!can_score(launch) || !valid(launch) || launch.share.count != 1) return cudaErrorInvalidValue;
   return run_scores(launch, scores, stream);
+}
+
+cudaError_t launch_candidates(const IndexLaunch& launch, cudaStream_t stream) {
+  if (launch.shape.is_empty()) return cudaSuccess;
+  if (!valid(launch) || launch.share.count < 2) return cudaErrorInvalidValue;
+  return uses_scan(launch.shape) ? run_scan(launch, stream) : cudaErrorNotSupported;
+}
+
+cudaError_t launch_gather(const IndexGather& g, cudaStream_t stream) {
+  const IndexShape& s = g.shape;
+  if (s.is_empty()) return cudaSuccess;
+  if (g.num_shares < 1 || g.num_shares > kMaxIndexShares || g.first_head + s.heads > g.index_heads)
+    return cudaErrorInvalidValue;
+  return launch_share_gather({.batch = {g.cu_seqlens_q, g.seq_lens, nullptr, s.num_requests, s.max_queries,
+                                        s.max_blocks, s.heads, s.total_queries * s.heads},
+                              .selection = selection_of(g.selection),
+                              .candidates = g.candidates,
+                              .share_stride = int64_t{s.total_queries} * g.index_heads * kListLength,
+                              .num_shares = g.num_shares,
+                              .index_heads = g.index_heads,
+                              .first_head = g.first_head,
+                              .selected = g.selected},
+                             stream);
 }
 
 }  // namespace msa::sm90

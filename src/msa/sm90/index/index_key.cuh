@@ -151,6 +151,15 @@ __device__ __forceinline__ RequestRows request_rows(const IndexBatch& b, int req
   return {begin * b.heads, empty ? 0 : (end - begin) * b.heads, seq_len - (end - begin), seq_len};
 }
 
+// How many of a share's blocks of a request come before logical block `end`; at most two of all do not.
+__device__ __forceinline__ int listed_before(const IndexShareList& share, const IndexBatch& b, int request,
+                                             int end) {
+  const int32_t* blocks = share.blocks + int64_t{request} * b.max_blocks;
+  int count = share.counts[request];
+  while (count > 0 && blocks[count - 1] >= end) --count;
+  return count;
+}
+
 // The request of a row, or -1 for a row behind the last request.
 __device__ __forceinline__ int request_of_row(const IndexBatch& b, int row) {
   const int query = row / b.heads;

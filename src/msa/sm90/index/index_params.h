@@ -19,6 +19,15 @@ struct IndexSelection {
   int top_k, local_blocks, init_blocks;
 };
 
+// Which of a request's blocks a share of the cache has (msa::IndexShare), ascending; prepare_index() lists
+// them once for each step. Kernels of a share see those blocks only: the page table of their batch is
+// `pages`, and a block is a place in the list. Kernels of a whole cache do not look at this.
+struct IndexShareList {
+  const int32_t* pages;   // [num_requests, max_blocks] in the share's cache
+  const int32_t* blocks;  // [num_requests, max_blocks] logical
+  const int32_t* counts;  // [num_requests]
+};
+
 // ---- scan ----
 
 struct IndexScanParams {
@@ -28,6 +37,7 @@ struct IndexScanParams {
   const uint16_t* q;  // [total_rows, kHeadDim] bf16
   uint32_t* counter;  // [1] tickets drawn; 0 at the start, the select kernel sets it back
   float* scores;      // [total_rows, max_blocks * kUnitsPerBlock] out: largest score of each unit of keys
+  IndexShareList share;
 };
 
 struct IndexSelectParams {
@@ -38,6 +48,8 @@ struct IndexSelectParams {
   uint32_t* counter;  // [1] set to 0; nullptr: no scan before
   int32_t* selected;  // [total_rows, top_k] out
   int units_per_block;
+  IndexShareList share;
+  uint64_t* candidates;  // [total_rows, kListLength] out: the best keys of a share, instead of `selected`
 };
 
 // ---- tile ----
@@ -72,11 +84,35 @@ struct IndexMergeParams {
   int32_t* selected;  // [total_rows, top_k] out
 };
 
+// ---- shares ----
+
+// The listing of a share's blocks.
+struct IndexListParams {
+  IndexBatch batch;
+  IndexShare share;
+  int32_t *pages, *blocks, *counts;  // as IndexShareList's, out
+};
+
+// The selection from the candidates of all shares.
+struct IndexGatherParams {
+  IndexBatch batch;  // its heads are those that selections are wanted of
+  IndexSelection selection;
+  const uint64_t* candidates;  // [num_shares, total_queries, index_heads, kListLength]
+  int64_t share_stride;        // from share to share
+  int num_shares, index_heads, first_head;
+  int32_t* selected;  // [total_rows, top_k] out
+};
+
 // ---- launches, one instantiation file each ----
 
 cudaError_t launch_index_scan(const IndexScanParams& p, hopper::Element key_type, const CUtensorMap& keys,
                               int sms, cudaStream_t stream);
 cudaError_t launch_index_select(const IndexSelectParams& p, cudaStream_t stream);
+cudaError_t launch_share_scan(const IndexScanParams& p, hopper::Element key_type, const CUtensorMap& keys,
+                              int sms, cudaStream_t stream);
+cudaError_t launch_share_select(const IndexSelectParams& p, cudaStream_t stream);
+cudaError_t launch_share_list(const IndexListParams& p, cudaStream_t stream);
+cudaError_t launch_share_gather(const IndexGatherParams& p, cudaStream_t stream);
 cudaError_t launch_index_schedule(const IndexBatch& batch, const IndexSchedule& schedule,
                                   cudaStream_t stream);
 cudaError_t launch_index_tile(const IndexTileParams& p, hopper::Element key_type, const CUtensorMap& q,

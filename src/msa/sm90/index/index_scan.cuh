@@ -17,8 +17,13 @@
 
 namespace msa::sm90 {
 
-template <int kMaxRows, hopper::Element kKeyType>
+template <int kMaxRows, hopper::Element kKeyType, bool kOfShare = false>
 struct IndexScanTraits {
+  static constexpr bool kShare = kOfShare;  // scans what IndexScanParams::share lists
+  // The step's own keys, of at most kMaxScanRows queries, lie in the last two blocks of a request, and so in
+  // the last two of a share at most.
+  static constexpr int kNewBlocks = 2;
+  static_assert(kMaxScanRows <= kBlock);
   static constexpr int kRows = kMaxRows;
   static constexpr int kRowTiles = kRows / 8;
   static constexpr bool kFp8 = kKeyType == hopper::Element::kE4M3;
@@ -162,6 +167,16 @@ __device__ __forceinline__ void scan_store(const float (&acc)[T::kKeyTiles][T::k
     }
 }
 
+// The position of a unit's first key in the request, for a share; 0 of blocks that every row sees whole.
+template <typename T>
+__device__ __forceinline__ int first_key_of(const IndexShareList& share, const IndexBatch& b, int request,
+                                            int unit, int first_new) {
+  const int block = unit / T::kUnitsPerBlock;
+  if (block < first_new) return 0;
+  return share.blocks[int64_t{request} * b.max_blocks + block] * kBlock +
+         unit % T::kUnitsPerBlock * T::kUnitKeys;
+}
+
 // prefix[r] = units of all requests before r. Block-wide; ends with a barrier.
 template <typename T>
 __device__ __forceinline__ void scan_prefix(const IndexScanParams& p, typename T::Smem& smem) {
@@ -173,8 +188,14 @@ __device__ __forceinline__ void scan_prefix(const IndexScanParams& p, typename T
     int units = 0;
     if (request < b.num_requests) {
       const RequestRows r = request_rows(b, request);
-      if (r.rows > 0 && r.seq_len > p.top_k * kBlock)
-        units = ((r.seq_len - 1) / kBlock + (p.without_own ? 0 : 1)) * T::kUnitsPerBlock;
+      if (r.rows > 0 && r.seq_len > p.top_k * kBlock) {
+        const int blocks = (r.seq_len - 1) / kBlock + (p.without_own ? 0 : 1);
+        if constexpr (T::kShare) {
+          units = listed_before(p.share, b, request, blocks) * T::kUnitsPerBlock;
+        } else {
+          units = blocks * T::kUnitsPerBlock;
+        }
+      }
     }
     int sum = units;
 #pragma unroll
@@ -301,6 +322,11 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   int request = 0;
   RequestRows rows{};
+  [[maybe_unused]] int first_new = 0;  // of a share: the first block in its list that may have new keys
+  const auto look_up_request = [&] {
+    rows = request_rows(b, request);
+    if constexpr (T::kShare) first_new = p.share.counts[request] - T::kNewBlocks;
+  };
   // Whether the unit is another request's than the last one's.
   const auto moves_on = [&](int unit) {
     const int last = request;
@@ -309,12 +335,15 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   };
   if (first[0].unit < end) {
     moves_on(first[0].unit);
-    rows = request_rows(b, request);
+    look_up_request();
   }
   // The first unit is fetched before the kernel before is over, unless it has keys of this step, which that
   // one may write. More, or on a long line, would take bandwidth that the kernel before still needs.
-  const bool early = ahead.counter == nullptr && first[0].unit < end &&
-                     (first[0].unit + 1 - smem.prefix()[request]) * T::kUnitKeys <= rows.first_position;
+  const auto is_old = [&](int unit) {
+    if constexpr (T::kShare) return (unit - smem.prefix()[request]) / T::kUnitsPerBlock < first_new;
+    return (unit + 1 - smem.prefix()[request]) * T::kUnitKeys <= rows.first_position;
+  };
+  const bool early = ahead.counter == nullptr && first[0].unit < end && is_old(first[0].unit);
   if (early) fetch(first[0], 0);
   hopper::wait_for_previous_kernel();
 #pragma unroll
@@ -333,7 +362,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   const int64_t stride = int64_t{b.max_blocks} * T::kUnitsPerBlock;
   for (int here; (here = smem.unit[warp][stage]) < end;) {
     if (moves_on(here)) {
-      rows = request_rows(b, request);
+      look_up_request();
       load_queries();
     }
     hopper::mbarrier_wait(&smem.full[warp][stage], parity);
@@ -343,7 +372,9 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     fetch(next, stage);
     ahead.advance();
     next = place_ahead();
-    const int in_request = here - smem.prefix()[request], first_key = in_request * T::kUnitKeys;
+    const int in_request = here - smem.prefix()[request];
+    int first_key = in_request * T::kUnitKeys;
+    if constexpr (T::kShare) first_key = first_key_of<T>(p.share, b, request, in_request, first_new);
     if (first_key + T::kUnitKeys - 1 > rows.first_position)
       scan_mask<T>(acc, first_key, rows.first_position, b.heads);
     scan_store<T>(acc, p.scores + int64_t{rows.first_row} * stride + in_request, stride, rows.rows);

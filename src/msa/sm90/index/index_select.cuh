@@ -150,6 +150,24 @@ __device__ __forceinline__ void load_keys(uint64_t (&keys)[kKeys], const float* 
     keys[i] = make_key(best[i], first + i * static_cast<int>(blockDim.x), own, selection);
 }
 
+// The same of a share, whose `count` blocks are listed.
+template <int kUnits, int kPerThread, int kKeys>
+__device__ __forceinline__ void load_share_keys(uint64_t (&keys)[kKeys], const float* scores,
+                                                const int32_t* blocks, int count, int base, int own,
+                                                const IndexSelection& selection) {
+  const int first = base + threadIdx.x;
+  float best[kPerThread];
+  int block[kPerThread];
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) {
+    const int at = first + i * static_cast<int>(blockDim.x);
+    best[i] = at < count ? block_score<kUnits>(scores, at) : kLowest;
+    block[i] = at < count ? blocks[at] : INT32_MAX;
+  }
+#pragma unroll
+  for (int i = 0; i < kPerThread; ++i) keys[i] = make_key(best[i], block[i], own, selection);
+}
+
 // ---- the kernel ----
 
 template <int kUnits, int kNumWarps, int kBlocksPerThread>
@@ -197,6 +215,34 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   order_blocks(scratch, top_k);
   __syncwarp();
   if (thread < top_k) out[thread] = scratch.blocks[thread];
+}
+
+// One CTA per row: the best of a share's blocks, and none where every visible block has a place.
+template <typename T>
+__global__ void __launch_bounds__(T::kThreads, 1)
+    share_select_kernel(const __grid_constant__ IndexSelectParams p) {
+  __shared__ SelectScratch<T::kWarps> scratch;
+  const int row = blockIdx.x, thread = threadIdx.x;
+  const IndexBatch& b = p.batch;
+  const int request = request_of_row(b, row);
+  const RequestRows rows = request >= 0 ? request_rows(b, request) : RequestRows{};
+  const int own = (rows.first_position + (row - rows.first_row) / b.heads) / kBlock;
+  const bool is_decided = rows.rows == 0 || own < p.selection.top_k;
+  const int count = is_decided ? 0 : p.share.counts[request];
+  const int32_t* blocks = p.share.blocks + int64_t{max(request, 0)} * b.max_blocks;
+  const float* scores = p.scores + int64_t{row} * b.max_blocks * T::kUnitsPerBlock;
+  hopper::wait_for_previous_kernel();  // the metadata above is older than the kernel before
+  hopper::let_next_kernel_start();
+  if (row == 0 && thread == 0 && p.counter != nullptr) *p.counter = 0;  // for the next scan
+  uint64_t keys[T::kPerThread + 1];
+  keys[T::kPerThread] = 0;
+#pragma unroll 1
+  for (int base = 0; base < count; base += T::kRound) {
+    load_share_keys<T::kUnitsPerBlock, T::kPerThread>(keys, scores, blocks, count, base, own, p.selection);
+    cta_largest(keys, scratch);
+    if (thread < kListLength) keys[T::kPerThread] = scratch.top[thread];
+  }
+  if (thread < kListLength) p.candidates[int64_t{row} * kListLength + thread] = keys[T::kPerThread];
 }
 
 }  // namespace msa::sm90
