@@ -95,7 +95,8 @@ void run(const BenchCase& c, const Options& options, cudaStream_t stream) {
     p.q_out = out, p.index_q_out = out + c.rows * k;
     p.kv_pages = kv_pages + int64_t{set} * blocks * c.kv_heads * 2 * 128 * kHeadBytes;
     p.index_pages = index_pages + int64_t{set} * blocks * 128 * kHeadBytes;
-    p.eps = 1e-6f, p.rows = c.rows, p.query_heads = c.query_heads, p.kv_heads = c.kv_heads, p.half = kHalf;
+    p.eps = 1e-6f, p.rows = c.rows, p.query_heads = c.query_heads, p.kv_heads = p.index_heads = c.kv_heads,
+    p.half = kHalf;
     p.kv_type = p.index_type = c.fp8 ? hopper::Element::kE4M3 : hopper::Element::kBF16;
     return msa::sm90::launch_store(p, stream);
   };

@@ -3,6 +3,7 @@
 //
 //   store()   norms and turns the projections' heads, writes K, V and index keys into their blocks
 //   index()   selects blocks for each query and KV head
+//   candidates(), select()  the same in two, where several ranks score a share of the blocks each
 //   attend()  softmax attention over the selected blocks
 //   dense()   softmax attention over every visible key
 //   sparse()  store(), index() and attend() of a layer, in fewer launches where a step is small
@@ -30,7 +31,8 @@ struct StoreArgs {
     const void* data = nullptr;
     int64_t stride = 0;  // elements from row to row
   };
-  // From the projections, bf16; index_q and index_k are nullptr in dense layers.
+  // From the projections, bf16; index_q and index_k are nullptr in dense layers. Steps that share the index
+  // have all index_heads for kv_heads in index_q and index_q_out.
   Rows q;              // [rows, query_heads, kHeadDim]
   Rows k, v, index_q;  // [rows, kv_heads, kHeadDim]
   Rows index_k;        // [rows, kHeadDim]
@@ -50,6 +52,21 @@ struct IndexArgs {
   const void* k_pages = nullptr;  // [num_blocks, kBlock, kHeadDim] index_type
   int64_t num_blocks = 0;
   int32_t* selected = nullptr;  // [rows, kv_heads, top_k] out: ascending, -1 at the tail
+};
+
+// A candidate is 64 bits, whose order is that of preference; 0 is none.
+inline constexpr int kCandidates = 16;  // of a query and head
+
+struct CandidateArgs {
+  const void* q = nullptr;        // [rows, index_heads, kHeadDim] bf16
+  const void* k_pages = nullptr;  // [num_blocks, kBlock, kHeadDim] index_type
+  int64_t num_blocks = 0;
+  uint64_t* candidates = nullptr;  // [rows, index_heads, kCandidates] out: the best of this share's blocks
+};
+
+struct SelectArgs {
+  const uint64_t* candidates = nullptr;  // [shares, rows, kv_heads, kCandidates] of this rank's heads
+  int32_t* selected = nullptr;           // as IndexArgs'
 };
 
 struct AttendArgs {
@@ -86,6 +103,8 @@ class Plan {
   // Once for each layer.
   Status store(const StoreArgs& args, cudaStream_t stream) const;
   Status index(const IndexArgs& args, cudaStream_t stream) const;
+  Status candidates(const CandidateArgs& args, cudaStream_t stream) const;
+  Status select(const SelectArgs& args, cudaStream_t stream) const;
   Status attend(const AttendArgs& args, cudaStream_t stream) const;
   Status dense(const AttendArgs& args, cudaStream_t stream) const;
   Status sparse(const SparseArgs& args, cudaStream_t stream) const;

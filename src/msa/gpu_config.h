@@ -42,6 +42,10 @@ struct PlanConfig {
   // A query's bits depend on its own request and position alone, not on what else a step holds or how a
   // prompt was cut: one kernel for all step sizes, no context shared among CTAs. Slower.
   bool batch_invariant = false;
+  // Several ranks, each with all index keys, may share the scoring of blocks: this one's share, and how many
+  // index heads they have together, its own first. In steps that say so.
+  IndexShare index_share;
+  int index_heads = 0;  // 1 to 4; not looked at where index_share.count is 1
 };
 
 // Requests that are computed alike. Query i of request r stands at seq_lens[r] - (queries of r) + i.
@@ -60,6 +64,7 @@ struct Step {
   Part decode;                         // uniform: cu_seqlens_q is nullptr, 1 to 16 queries for each request
   Part prefill;                        // ragged: cu_seqlens_q is given
   const int32_t* positions = nullptr;  // [rows] of each token; store() needs them
+  bool shares_index = false;           // candidates() and select() take the place of index()
 };
 
 // Bytes of device memory that a plan of this config needs on a Hopper card with so many multiprocessors.

@@ -61,8 +61,8 @@ struct Plan {
   int total_queries() const { return num_requests == 0 ? 0 : cu_seqlens_q[num_requests]; }
 };
 
-// Index keys may be spread over `count` caches: that of `share` has physical block b where b % count ==
-// share, as its page b / count.
+// The blocks of an index may be shared out, and its keys be spread over `count` caches: `share` is physical
+// blocks b with b % count == share, and its cache has them as pages b / count.
 struct IndexShare {
   int share = 0, count = 1;
 };

@@ -195,7 +195,7 @@ struct Device {
   }
 };
 
-// The problem with its keys spread over several caches, and the way from candidates to selections.
+// The problem in shares, and the way from candidates to selections.
 struct Shares {
   std::vector<std::unique_ptr<DeviceArray<uint8_t>>> keys;
   std::vector<IndexLaunch> launches;
@@ -213,6 +213,7 @@ struct Shares {
                .num_shares = p.c.shares,
                .index_heads = p.c.heads,
                .candidates = candidates.data,
+               .share_stride = int64_t{p.total_queries} * p.c.heads * kListLength,
                .selected = d.selected.data} {
     const std::vector<uint8_t> all = Device::bytes_of(p);
     const size_t page = size_t{kBlock} * kHeadDim * hopper::element_bytes(p.c.key_type);
@@ -222,9 +223,12 @@ struct Shares {
         mine.insert(mine.end(), all.begin() + at * page, all.begin() + (at + 1) * page);
       keys.push_back(std::make_unique<DeviceArray<uint8_t>>(mine));
       IndexLaunch& l = launches.emplace_back(d.launch);
-      l.num_pages = static_cast<int64_t>(mine.size() / page);
-      l.k_pages = keys.back()->data;
       l.share = {share, p.c.shares};
+      l.has_all_pages = p.c.all_pages;
+      if (!p.c.all_pages) {
+        l.num_pages = static_cast<int64_t>(mine.size() / page);
+        l.k_pages = keys.back()->data;
+      }
       l.share_list = list.data;
       l.candidates = candidates.data + candidates.count / p.c.shares * share;
     }

@@ -26,7 +26,8 @@ struct IndexCase {
   // The best blocks lie 32 apart, where a selection by lanes sees only one of them.
   bool best_in_one_column = false;
   bool late_keys = false;  // the kernel ahead writes this step's keys while the scan may already run
-  int shares = 1;          // caches that the keys are spread over, each scanned by itself
+  int shares = 1;          // of the blocks, each scored by itself
+  bool all_pages = false;  // shares read one cache, otherwise each has one of its own
 };
 
 // Runs the case, compares with the reference, then replays it from a graph over poisoned outputs, workspace

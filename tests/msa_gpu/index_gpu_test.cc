@@ -288,6 +288,51 @@ TEST(IndexShares, LongContextsMatchTheReferenceAndRepeat) {
                .shares = 4});
 }
 
+TEST(IndexShares, OfOneCacheMatchTheReference) {
+  for (const std::vector<int>& queries : {std::vector<int>{1, 1, 1}, std::vector<int>{200, 3, 40}})
+    check_index({.name = "one cache",
+                 .queries = queries,
+                 .seq_lens = {9000, 2500, 40},
+                 .heads = 4,
+                 .shares = 8,
+                 .all_pages = true});
+}
+
+// With all scores kept, with lists, in small tiles, in several windows; rows that see fewer blocks than they
+// may select among others, tiles that see no block of a share.
+TEST(IndexShares, PromptsMatchTheReference) {
+  const struct {
+    const char* name;
+    std::vector<int> queries, seq_lens;
+    int heads;
+  } kCases[] = {{"prompt", {2500, 130, 0, 1}, {2500, 130, 0, 1}, 2},
+                {"chunks", {64, 500, 33}, {5000, 9000, 40}, 4},
+                {"long chunks", {300, 20}, {30000, 17000}, 4},
+                {"small tiles", {20, 17}, {30000, 2100}, 4}};
+  for (const auto& of : kCases)
+    for (const int shares : {2, 8})
+      for (const hopper::Element type : {hopper::Element::kBF16, hopper::Element::kE4M3})
+        check_index({.name = of.name,
+                     .queries = of.queries,
+                     .seq_lens = of.seq_lens,
+                     .heads = of.heads,
+                     .key_type = type,
+                     .shares = shares});
+  check_index({.name = "windows", .queries = {260}, .seq_lens = {280000}, .heads = 4, .shares = 2});
+}
+
+TEST(IndexShares, PromptsKeepEverySelectionRule) {
+  for (const int top_k : {1, 4, 16})
+    for (const int local : {0, 1, 3})
+      for (const int init : {0, 2})
+        check_index({.name = "rule",
+                     .queries = {300, 40},
+                     .seq_lens = {3000, 700},
+                     .heads = 2,
+                     .selection = {top_k, local, init},
+                     .shares = 4});
+}
+
 TEST(IndexShares, BestBlocksInOneColumnMatchTheReference) {
   check_index({.name = "column",
                .queries = {1},

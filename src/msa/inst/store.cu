@@ -27,7 +27,8 @@ cudaError_t launch_chunks(const StoreParams& p, cudaStream_t stream) {
 cudaError_t launch_store(const StoreParams& p, cudaStream_t stream) {
   if (p.rows == 0) return cudaSuccess;
   const bool known_half = p.half == 8 || p.half == 16 || p.half == 32 || p.half == 64;
-  if (!known_half || p.kv_heads < 1 || p.kv_heads > kMaxStoreKvHeads || p.query_heads < 1)
+  if (!known_half || p.kv_heads < 1 || p.kv_heads > kMaxStoreKvHeads || p.query_heads < 1 ||
+      p.index_heads < 1 || p.index_heads > kMaxStoreKvHeads)
     return cudaErrorInvalidValue;
   using Few = StoreTraits<1>;
   constexpr int64_t kFewChunks = 128 * Few::kChunksPerCta;  // about a CTA for each SM

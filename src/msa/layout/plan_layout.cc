@@ -25,8 +25,8 @@ constexpr int kMaxPlanQueries = (1 << 24) - 1;
 // selection (H200, 8 to 128 queries).
 constexpr int64_t kDecodeKernelPairs = 256;
 
-IndexShape index_shape(const PlanConfig& config, const Part& part, int num_sms) {
-  return {part.num_requests, part.total_queries,    part.max_queries, part.max_blocks, config.heads.kv_heads,
+IndexShape index_shape(const PlanConfig& config, const Part& part, int heads, int num_sms) {
+  return {part.num_requests, part.total_queries,    part.max_queries, part.max_blocks, heads,
           num_sms,           config.batch_invariant};
 }
 
@@ -40,6 +40,7 @@ std::vector<int> powers_up_to(int last) {
 
 void grow(Regions& most, const Regions& more) {
   most.index_schedule = std::max(most.index_schedule, more.index_schedule);
+  most.share_list = std::max(most.share_list, more.share_list);
   most.index = std::max(most.index, more.index);
   most.decode = std::max(most.decode, more.decode);
   most.attend = std::max(most.attend, more.attend);
@@ -95,6 +96,18 @@ Status check_config(const PlanConfig& config) {
   for (const auto& r : ranges)
     if (Status status = need_range(r.field, r.value, r.low, r.high, Code::kUnsupported); !status.ok())
       return status;
+  const IndexShare& share = config.index_share;
+  if (Status status = need_range("index_share.count", share.count, 1, kMaxIndexShares, Code::kUnsupported);
+      !status.ok())
+    return status;
+  if (share.count > 1) {
+    if (Status status = need_range("index_share.share", share.share, 0, share.count - 1, Code::kInvalid);
+        !status.ok())
+      return status;
+    if (Status status = need_range("index_heads", config.index_heads, kv, 4, Code::kUnsupported);
+        !status.ok())
+      return status;
+  }
   const int dim = config.rotary_dim;
   if (dim != 0 && dim != 16 && dim != 32 && dim != 64 && dim != kMaxRotaryDim)
     return refuse(Code::kUnsupported, "rotary_dim", "0, 16, 32, 64 or 128", dim);
@@ -111,9 +124,15 @@ AttendKernel choose_attend(const PlanConfig& config, const Part& part) {
 }
 
 Regions regions_of(const PlanConfig& config, const Part& part, int num_sms) {
-  const IndexShape shape = index_shape(config, part, num_sms);
+  const IndexShape shape = index_shape(config, part, config.heads.kv_heads, num_sms);
   const int kv_heads = config.heads.kv_heads, group = config.heads.query_heads / kv_heads;
   Regions r{.index_schedule = index_schedule_bytes(shape), .index = index_workspace_bytes(shape)};
+  if (config.index_share.count > 1) {
+    const IndexShape shared = index_shape(config, part, config.index_heads, num_sms);
+    r.index_schedule = std::max(r.index_schedule, index_schedule_bytes(shared));
+    r.share_list = index_share_layout(shared).bytes;
+    r.index = std::max(r.index, index_workspace_bytes(shared));
+  }
   r.attend = static_cast<size_t>(
       dense_workspace_bytes(part.total_queries, part.num_requests, part.max_blocks, kv_heads, group));
   if (choose_attend(config, part) == AttendKernel::kDecode)
@@ -130,6 +149,8 @@ PlanLayout plan_layout(const PlanConfig& config, int num_sms) {
   layout.bytes = largest_regions(config, num_sms);
   Places take;
   for (size_t& schedule : layout.schedules) schedule = take(layout.bytes.index_schedule);
+  if (config.index_share.count > 1)
+    for (size_t& list : layout.share_lists) list = take(layout.bytes.share_list);
   layout.index = take(layout.bytes.index);
   layout.decode = take(layout.bytes.decode);
   layout.attend = take(layout.bytes.attend);

@@ -26,6 +26,7 @@ AttendKernel choose_attend(const gpu::PlanConfig& config, const gpu::Part& part)
 // Bytes that one part of a step needs of each region of the workspace.
 struct Regions {
   size_t index_schedule = 0;  // one for each part: filled by prepare(), read by every layer
+  size_t share_list = 0;      // likewise
   size_t index = 0;
   size_t decode = 0;  // must be zero at first; each launch leaves its counters zero
   size_t attend = 0;  // prefill kernel and dense attention, of any contents
@@ -35,7 +36,7 @@ Regions regions_of(const gpu::PlanConfig& config, const gpu::Part& part, int num
 // Where the regions lie in a plan's workspace, large enough for every step within the config's maxima.
 struct PlanLayout {
   Regions bytes;
-  size_t schedules[2] = {};  // offsets: of decode and prefill
+  size_t schedules[2] = {}, share_lists[2] = {};  // offsets: of decode and prefill
   size_t index = 0, decode = 0, attend = 0, rotary = 0;
   size_t total = 0;
 };

@@ -35,6 +35,12 @@ sm90::IndexLaunch Plan::State::index_launch(const Part& part, bool is_prefill) c
   l.shape = {part.num_requests,     part.total_queries,    part.max_queries,
              part.max_blocks,       config.heads.kv_heads, num_sms,
              config.batch_invariant};
+  if (step.shares_index) {
+    l.shape.heads = config.index_heads;
+    l.share = config.index_share;
+    l.has_all_pages = true;
+    l.share_list = workspace + layout.share_lists[is_prefill];
+  }
   l.selection = config.selection;
   l.key_type = element_of(config.index_type);
   l.cu_seqlens_q = part.cu_seqlens_q;
@@ -177,8 +183,8 @@ Status Plan::prepare(const Step& step, cudaStream_t stream) {
   if (Status status = sm90::check_step(s.config, step); !status.ok()) return status;
   for (const Part* part : {&step.decode, &step.prefill}) {
     const sm90::Regions need = sm90::regions_of(s.config, *part, s.num_sms), &have = s.layout.bytes;
-    if (need.index_schedule > have.index_schedule || need.index > have.index || need.decode > have.decode ||
-        need.attend > have.attend)
+    if (need.index_schedule > have.index_schedule || need.share_list > have.share_list ||
+        need.index > have.index || need.decode > have.decode || need.attend > have.attend)
       return {Code::kCapacity, "the step needs more workspace than the plan's maxima foresaw"};
   }
   s.step = step;
@@ -201,6 +207,7 @@ Status Plan::prepare(const Step& step, cudaStream_t stream) {
 Status Plan::index(const IndexArgs& args, cudaStream_t stream) const {
   const State& s = *state_;
   if (s.rows() == 0) return {};
+  if (s.step.shares_index) return {Code::kInvalid, "the step shares the index: it has candidates"};
   if (Status status = s.check_index(args); !status.ok()) return status;
   int64_t row = 0;
   for (const Part* part : {&s.step.decode, &s.step.prefill}) {

@@ -62,6 +62,7 @@ sm90::StoreParams Plan::State::store_params(const StoreArgs& args) const {
           .rows = this->rows(),
           .query_heads = config.heads.query_heads,
           .kv_heads = config.heads.kv_heads,
+          .index_heads = index_heads(),
           .half = config.rotary_dim / 2,
           .kv_type = element_of(config.kv_type),
           .index_type = element_of(config.index_type)};
@@ -78,6 +79,7 @@ Status Plan::sparse(const SparseArgs& args, cudaStream_t stream) const {
   const State& s = *state_;
   if (s.rows() == 0) return {};
   if (args.store.index_q.data == nullptr) return {Code::kInvalid, "store.index_q must not be null"};
+  if (s.step.shares_index) return {Code::kInvalid, "the step shares the index: it has candidates"};
   const IndexArgs index{args.store.index_q_out, args.store.index_pages, args.num_blocks, args.selected};
   const AttendArgs attend{.q = args.store.q_out,
                           .kv_pages = args.store.kv_pages,

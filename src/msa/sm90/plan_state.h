@@ -53,7 +53,8 @@ struct Plan::State {
   int group() const { return config.heads.query_heads / config.heads.kv_heads; }
   // Elements of one row.
   int64_t query_row() const { return int64_t{config.heads.query_heads} * kHeadDim; }
-  int64_t index_row() const { return int64_t{config.heads.kv_heads} * kHeadDim; }
+  int64_t index_row() const { return int64_t{index_heads()} * kHeadDim; }
+  int index_heads() const { return step.shares_index ? config.index_heads : config.heads.kv_heads; }
   int64_t selected_row() const { return int64_t{config.heads.kv_heads} * config.selection.top_k; }
 
   sm90::IndexLaunch index_launch(const Part& part, bool is_prefill) const;

@@ -55,6 +55,8 @@ Status check_part(const PlanConfig& config, const std::string& name, const Part&
 }  // namespace
 
 Status check_step(const PlanConfig& config, const Step& step) {
+  if (step.shares_index && config.index_share.count < 2)
+    return {Code::kInvalid, "shares_index: the plan has the whole index"};
   if (Status s = check_part(config, "decode", step.decode, true); !s.ok()) return s;
   if (Status s = check_part(config, "prefill", step.prefill, false); !s.ok()) return s;
   if (Status s = need_range("decode.num_requests + prefill.num_requests",

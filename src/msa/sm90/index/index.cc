@@ -49,7 +49,8 @@ IndexListParams list_params(const IndexLaunch& l) {
   const auto place = [&](size_t offset) {
     return reinterpret_cast<int32_t*>(static_cast<char*>(l.share_list) + offset);
   };
-  return {batch_of(l), l.share, place(at.pages), place(at.blocks), place(at.counts)};
+  return {batch_of(l),     l.share,          l.has_all_pages ? 1 : l.share.count,
+          place(at.pages), place(at.blocks), place(at.counts)};
 }
 
 IndexShareList share_of(const IndexLaunch& l) {
@@ -99,7 +100,10 @@ cudaError_t run_scan(const IndexLaunch& l, cudaStream_t stream) {
 }
 
 cudaError_t run_tile(const IndexLaunch& l, cudaStream_t stream) {
-  const IndexBatch batch = batch_of(l);
+  const bool whole = l.share.count == 1;
+  IndexBatch batch = batch_of(l);
+  const IndexShareList share = whole ? IndexShareList{} : share_of(l);
+  if (!whole) batch.block_table = share.pages;
   const hopper::MatrixView q_view{
       .data = l.q, .rows = batch.total_rows, .columns = kHeadDim, .box_rows = 128, .box_columns = 64};
   const hopper::MatrixView key_view{.data = l.k_pages,
@@ -117,11 +121,15 @@ cudaError_t run_tile(const IndexLaunch& l, cudaStream_t stream) {
   const bool dense = keeps_scores(l.shape);
   uint64_t* lists = dense ? nullptr : static_cast<uint64_t*>(l.workspace);
   float* scores = dense ? static_cast<float*>(l.workspace) : nullptr;
-  error = launch_index_tile({batch, selection, schedule, lists, scores}, l.key_type, q, keys, stream);
+  const IndexTileParams tile{batch, selection, schedule, lists, scores, share};
+  error = whole ? launch_index_tile(tile, l.key_type, q, keys, stream)
+                : launch_share_tile(tile, l.key_type, q, keys, stream);
   if (error != cudaSuccess) return error;
-  if (dense && l.shape.max_blocks > kDenseBlocks)
-    return launch_index_select({batch, selection, scores, nullptr, l.selected, 1, {}, nullptr}, stream);
-  return launch_index_merge({batch, selection, schedule, lists, scores, l.selected}, stream);
+  const IndexSelectParams select{batch, selection, scores, nullptr, l.selected, 1, share, l.candidates};
+  const IndexMergeParams merge{batch, selection, schedule, lists, scores, l.selected, l.candidates};
+  if (!whole) return dense ? launch_share_select(select, stream) : launch_share_merge(merge, stream);
+  return dense && l.shape.max_blocks > kDenseBlocks ? launch_index_select(select, stream)
+                                                    : launch_index_merge(merge, stream);
 }
 
 }  // namespace
@@ -134,7 +142,9 @@ cudaError_t prepare_index(const IndexLaunch& launch, cudaStream_t stream) {
       return error;
   if (uses_scan(launch.shape))
     return cudaMemsetAsync(launch.schedule, 0, index_schedule_bytes(launch.shape), stream);
-  return launch_index_schedule(batch_of(launch), place_schedule(launch.shape, launch.schedule), stream);
+  const IndexSchedule schedule = place_schedule(launch.shape, launch.schedule);
+  return launch.share.count > 1 ? launch_share_schedule(batch_of(launch), schedule, share_of(launch), stream)
+                                : launch_index_schedule(batch_of(launch), schedule, stream);
 }
 
 cudaError_t launch_index(const IndexLaunch& launch, cudaStream_t stream) {
@@ -155,7 +165,7 @@ cudaError_t launch_scores(const IndexLaunch& launch, IndexScores* scores, cudaSt
 cudaError_t launch_candidates(const IndexLaunch& launch, cudaStream_t stream) {
   if (launch.shape.is_empty()) return cudaSuccess;
   if (!valid(launch) || launch.share.count < 2) return cudaErrorInvalidValue;
-  return uses_scan(launch.shape) ? run_scan(launch, stream) : cudaErrorNotSupported;
+  return uses_scan(launch.shape) ? run_scan(launch, stream) : run_tile(launch, stream);
 }
 
 cudaError_t launch_gather(const IndexGather& g, cudaStream_t stream) {
@@ -167,7 +177,7 @@ cudaError_t launch_gather(const IndexGather& g, cudaStream_t stream) {
                                         s.max_blocks, s.heads, s.total_queries * s.heads},
                               .selection = selection_of(g.selection),
                               .candidates = g.candidates,
-                              .share_stride = int64_t{s.total_queries} * g.index_heads * kListLength,
+                              .share_stride = g.share_stride,
                               .num_shares = g.num_shares,
                               .index_heads = g.index_heads,
                               .first_head = g.first_head,

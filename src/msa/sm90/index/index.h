@@ -34,8 +34,10 @@ struct IndexLaunch {
   int32_t* selected = nullptr;           // [total_queries, heads, top_k] out: ascending, -1 at the tail
   void* schedule = nullptr;              // index_schedule_bytes(), filled by prepare_index()
   void* workspace = nullptr;             // index_workspace_bytes(), contents need not be kept
-  // Of a share of the cache, whose pages k_pages are; block_table is that of the whole.
+  // Of a share of the cache; block_table is that of the whole, and k_pages the share's pages alone, or, if it
+  // has_all_pages, those of the whole.
   IndexShare share;
+  bool has_all_pages = false;
   void* share_list = nullptr;      // index_share_layout(), filled by prepare_index()
   uint64_t* candidates = nullptr;  // [total_queries, heads, kListLength] out of launch_candidates()
 };
@@ -47,7 +49,8 @@ struct IndexGather {
   const int32_t *cu_seqlens_q = nullptr, *seq_lens = nullptr;  // as IndexLaunch's
   int num_shares = 1;                                          // <= kMaxIndexShares
   int index_heads = 0, first_head = 0;                         // of the candidates; the first that is wanted
-  const uint64_t* candidates = nullptr;  // [num_shares, total_queries, index_heads, kListLength]
+  const uint64_t* candidates = nullptr;  // [num_shares, total_queries, index_heads, kListLength], shares
+  int64_t share_stride = 0;              // so far apart
   int32_t* selected = nullptr;           // [total_queries, heads, top_k] out
 };
 
@@ -71,7 +74,7 @@ bool can_score(const IndexLaunch& launch);
 cudaError_t launch_scores(const IndexLaunch& launch, IndexScores* scores, cudaStream_t stream);
 
 // The best blocks of a share for each query and head, as keys (index_key.cuh), best first, 0 at the tail;
-// none where every visible block has a place. Scans only so far (uses_scan()).
+// of any contents where every visible block has a place.
 cudaError_t launch_candidates(const IndexLaunch& launch, cudaStream_t stream);
 cudaError_t launch_gather(const IndexGather& gather, cudaStream_t stream);
 

@@ -39,8 +39,26 @@ __device__ __forceinline__ int block_inclusive_sum(int value, int* warp_totals, 
   return result;
 }
 
+// The first `blocks` of a request's logical blocks, as a place in the list of a share.
+__device__ __forceinline__ int place_in_share(const IndexShareList& share, const IndexBatch& b, int request,
+                                              int blocks) {
+  const int32_t* ids = share.blocks + int64_t{request} * b.max_blocks;
+  int low = 0, high = share.counts[request];
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (ids[middle] < blocks) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+template <bool kShare>
 __global__ void __launch_bounds__(IndexScheduleTraits::kThreads, 1)
-    index_schedule_kernel(const __grid_constant__ IndexBatch b, const __grid_constant__ IndexSchedule s) {
+    index_schedule_kernel(const __grid_constant__ IndexBatch b, const __grid_constant__ IndexSchedule s,
+                          const __grid_constant__ IndexShareList share) {
   __shared__ int first_tile[kMaxIndexRequests];
   __shared__ int warp_totals[32];
   const int thread = threadIdx.x;
@@ -74,7 +92,9 @@ __global__ void __launch_bounds__(IndexScheduleTraits::kThreads, 1)
     const int first_row = (t - first_tile[low]) * s.tile_rows;
     const int count = min(s.tile_rows, rows.rows - first_row);
     const int last_position = rows.first_position + (first_row + count - 1) / b.heads;
-    s.tiles[t] = {low, first_row, count, last_position / kBlock + 1};
+    int blocks = last_position / kBlock + 1;
+    if constexpr (kShare) blocks = place_in_share(share, b, low, blocks);
+    s.tiles[t] = {low, first_row, count, blocks};
   }
   __syncthreads();
 
@@ -136,8 +156,9 @@ __global__ void __launch_bounds__(IndexScheduleTraits::kThreads, 1)
   }
 }
 
-template <int kWarpsPerRow>
+template <int kWarpsPerRow, bool kOfShare = false>
 struct IndexMergeTraits {
+  static constexpr bool kShare = kOfShare;      // leaves keys instead of a selection
   static constexpr int kPerRow = kWarpsPerRow;  // warps that share a row: 1, or all of the CTA's
   static constexpr int kWarps = 8, kThreads = kWarps * 32, kPerLane = 4, kRows = kWarps / kPerRow;
   static constexpr int kPiecesPerRound = kPerLane * 32 / kListLength;
@@ -190,8 +211,12 @@ __global__ void __launch_bounds__(T::kThreads, 4)
     }
   }
   if constexpr (T::kPerRow > 1) top = cta_largest<T::kWarps>(top, lists, scratch[warp]);
-  if (T::kPerRow == 1 || warp == 0)
+  if (T::kPerRow > 1 && warp != 0) return;
+  if constexpr (T::kShare) {
+    if (lane < kListLength) p.candidates[int64_t{row} * kListLength + lane] = top;
+  } else {
     store_selection(top, p.selection.top_k, p.selected + int64_t{row} * p.selection.top_k);
+  }
 }
 
 template <int kKeysPerLane>

@@ -73,6 +73,7 @@ struct IndexTileParams {
   uint64_t*
       lists;      // [windows, tile_cap + ctas, tile_rows, kListLength] out: keys of each piece's best blocks
   float* scores;  // [total_rows, max_blocks] out, or nullptr: lists
+  IndexShareList share;
 };
 
 struct IndexMergeParams {
@@ -81,7 +82,8 @@ struct IndexMergeParams {
   IndexSchedule schedule;
   const uint64_t* lists;
   const float* scores;
-  int32_t* selected;  // [total_rows, top_k] out
+  int32_t* selected;     // [total_rows, top_k] out
+  uint64_t* candidates;  // [total_rows, kListLength] out: the best keys of a share, instead of `selected`
 };
 
 // ---- shares ----
@@ -90,6 +92,7 @@ struct IndexMergeParams {
 struct IndexListParams {
   IndexBatch batch;
   IndexShare share;
+  int blocks_per_page;  // physical blocks for each page of the share's cache: share.count, or 1: it has all
   int32_t *pages, *blocks, *counts;  // as IndexShareList's, out
 };
 
@@ -113,6 +116,11 @@ cudaError_t launch_share_scan(const IndexScanParams& p, hopper::Element key_type
 cudaError_t launch_share_select(const IndexSelectParams& p, cudaStream_t stream);
 cudaError_t launch_share_list(const IndexListParams& p, cudaStream_t stream);
 cudaError_t launch_share_gather(const IndexGatherParams& p, cudaStream_t stream);
+cudaError_t launch_share_schedule(const IndexBatch& batch, const IndexSchedule& schedule,
+                                  const IndexShareList& share, cudaStream_t stream);
+cudaError_t launch_share_tile(const IndexTileParams& p, hopper::Element key_type, const CUtensorMap& q,
+                              const CUtensorMap& keys, cudaStream_t stream);
+cudaError_t launch_share_merge(const IndexMergeParams& p, cudaStream_t stream);
 cudaError_t launch_index_schedule(const IndexBatch& batch, const IndexSchedule& schedule,
                                   cudaStream_t stream);
 cudaError_t launch_index_tile(const IndexTileParams& p, hopper::Element key_type, const CUtensorMap& q,

@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(ShareListTraits::kThreads)
     }
     const int at = before + __popc(listed & ((1u << lane) - 1));
     if (is_listed) {
-      p.pages[row + at] = page / p.share.count;
+      p.pages[row + at] = page / p.blocks_per_page;
       p.blocks[row + at] = block;
     }
     __syncthreads();

@@ -21,8 +21,9 @@
 
 namespace msa::sm90 {
 
-template <int kTilesPerWarpgroup, bool kAllScores, hopper::Element kKeyType>
+template <int kTilesPerWarpgroup, bool kAllScores, hopper::Element kKeyType, bool kOfShare = false>
 struct IndexTileTraits {
+  static constexpr bool kShare = kOfShare;  // blocks are places in the list of IndexTileParams::share
   static constexpr int kTiles = kTilesPerWarpgroup;
   static constexpr bool kDense = kAllScores;  // scores instead of lists
   static constexpr bool kFp8 = kKeyType == hopper::Element::kE4M3;
@@ -283,6 +284,15 @@ __device__ __forceinline__ void tile_consumer(const IndexTileParams& p, typename
     }
     const auto position_of = [&](int r) { return piece.first_position + (piece.first_row + r) / b.heads; };
     const int first_masked = position_of(0) / kBlock;  // blocks before it are seen whole by every row
+    [[maybe_unused]] const int32_t* ids = nullptr;     // of a share's blocks in the request
+    if constexpr (T::kShare) ids = p.share.blocks + int64_t{piece.request} * b.max_blocks;
+    const auto id_of = [&](int block) {
+      if constexpr (T::kShare) {
+        return ids[block];
+      } else {
+        return block;
+      }
+    };
     list.own = owner && owned < piece.rows ? position_of(owned) / kBlock : -1;
 
     const auto maximum = [&](const float(&values)[64], int tile, int block) {
@@ -312,7 +322,7 @@ __device__ __forceinline__ void tile_consumer(const IndexTileParams& p, typename
         start_product<T>(acc[tile], a[tile], smem.stages[ring.stage]);
 #pragma unroll
       for (int i = 0; i < kCount; ++i, ++block) {
-        const int stage = ring.stage;
+        const int stage = ring.stage, id = id_of(block);
         ring.template advance<T::kStages>();
         float score = 0;
 #pragma unroll
@@ -324,7 +334,7 @@ __device__ __forceinline__ void tile_consumer(const IndexTileParams& p, typename
           }
           hopper::wgmma_pin(acc[tile]);
           if (tile == T::kTiles - 1) release(stage);
-          const float mine = maximum(acc[tile], tile, block);
+          const float mine = maximum(acc[tile], tile, id);
           if (T::kTiles == 1 || lane / 2 % 2 == tile) score = mine;
           if (i + 1 < kCount) {
             if (tile == 0) wait_full();
@@ -332,9 +342,9 @@ __device__ __forceinline__ void tile_consumer(const IndexTileParams& p, typename
           }
         }
         if constexpr (T::kDense) {
-          if (block <= list.own) p.scores[int64_t{piece.q_row + owned} * b.max_blocks + block] = score;
+          if (id <= list.own) p.scores[int64_t{piece.q_row + owned} * b.max_blocks + block] = score;
         } else {
-          if (owner) list.offer<kStride>(score, block, block - piece.first_block, p.selection);
+          if (owner) list.offer<kStride>(score, id, block - piece.first_block, p.selection);
         }
       }
     };

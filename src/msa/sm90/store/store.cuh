@@ -30,8 +30,9 @@ inline constexpr int kMaxStoreKvHeads = 4;
 // Chunks of a row: q heads, k, v and, in sparse layers, index q and index k.
 template <typename T>
 __host__ __device__ inline int store_chunks(const StoreParams& p) {
-  const int q = (p.query_heads + T::kHeads - 1) / T::kHeads, kv = (p.kv_heads + T::kHeads - 1) / T::kHeads;
-  return q + (p.index_q.data != nullptr ? 3 * kv + 1 : 2 * kv);
+  const auto chunks = [](int heads) { return (heads + T::kHeads - 1) / T::kHeads; };
+  const int index = p.index_q.data != nullptr ? chunks(p.index_heads) + 1 : 0;
+  return chunks(p.query_heads) + 2 * chunks(p.kv_heads) + index;
 }
 
 // What one chunk does. Head h of it reads at from + 128 h and writes at to + h * head_stride elements.
@@ -53,12 +54,13 @@ __device__ inline StoreChunk store_chunk(const StoreParams& p, int row, int chun
   const int64_t block = slot >> 7, offset = (slot & (T::kBlock - 1)) * T::kDim;
   const int after_q = chunk - (p.query_heads + T::kHeads - 1) / T::kHeads;
   const int of_kind = (p.kv_heads + T::kHeads - 1) / T::kHeads;
-  const int kind = (after_q >= of_kind) + (after_q >= 2 * of_kind) + (after_q >= 3 * of_kind);
-  const int first = (after_q < 0 ? chunk : after_q - kind * of_kind) * T::kHeads;
+  const int of_index = (p.index_heads + T::kHeads - 1) / T::kHeads;
+  const int kind = (after_q >= of_kind) + (after_q >= 2 * of_kind) + (after_q >= 2 * of_kind + of_index);
+  const int first = (after_q < 0 ? chunk : after_q - kind * of_kind) * T::kHeads;  // not of index k
   c.row = row;
   c.writes = slot >= 0;
   c.head_stride = T::kDim;
-  c.heads = min(T::kHeads, (after_q < 0 ? p.query_heads : p.kv_heads) - first);
+  c.heads = min(T::kHeads, (after_q < 0 ? p.query_heads : kind == 2 ? p.index_heads : p.kv_heads) - first);
   if (after_q < 0) {
     c.from = p.q.data + row * p.q.stride + first * T::kDim;
     c.norm = p.q_norm;
@@ -75,7 +77,7 @@ __device__ inline StoreChunk store_chunk(const StoreParams& p, int row, int chun
   } else if (kind == 2) {
     c.from = p.index_q.data + row * p.index_q.stride + first * T::kDim;
     c.norm = p.index_q_norm;
-    c.to = reinterpret_cast<char*>(p.index_q_out + (int64_t{row} * p.kv_heads + first) * T::kDim);
+    c.to = reinterpret_cast<char*>(p.index_q_out + (int64_t{row} * p.index_heads + first) * T::kDim);
   } else {
     c.heads = 1;
     c.from = p.index_k.data + row * p.index_k.stride;

@@ -33,19 +33,19 @@ struct StoreRows {
 struct StoreParams {
   StoreRows q;        // [rows, query_heads, 128]
   StoreRows k, v;     // [rows, kv_heads, 128]
-  StoreRows index_q;  // [rows, kv_heads, 128]; nullptr: a dense layer
+  StoreRows index_q;  // [rows, index_heads, 128]; nullptr: a dense layer
   StoreRows index_k;  // [rows, 128]
   const __nv_bfloat16 *q_norm, *k_norm, *index_q_norm, *index_k_norm;  // [128]
   const float2* rotary;                                                // [rows, half] from launch_rotary()
   const int64_t* slots;        // [rows] block * 128 + offset; negative: nothing is written
   const float* kv_scales;      // [kv_heads, 2 (K, V)] or nullptr; e4m3 pages hold x / scale
   __nv_bfloat16* q_out;        // [rows, query_heads, 128]; may be q.data where its rows are contiguous
-  __nv_bfloat16* index_q_out;  // [rows, kv_heads, 128]
+  __nv_bfloat16* index_q_out;  // [rows, index_heads, 128]
   void* kv_pages;              // [blocks, kv_heads, 2 (K, V), 128, 128] kv_type
   void* index_pages;           // [blocks, 128, 128] index_type
   float eps;
-  int rows, query_heads, kv_heads;  // at most 4 KV heads
-  int half;                         // rotary channels / 2: 8, 16, 32 or 64
+  int rows, query_heads, kv_heads, index_heads;  // at most 4 of the last two
+  int half;                                      // rotary channels / 2: 8, 16, 32 or 64
   hopper::Element kv_type, index_type;
 };
 
