@@ -84,6 +84,20 @@ struct CollectArgs {
 };
 void collect_columns(const CollectArgs& args, cudaStream_t stream);
 
+// all[place, row, h] = the list of row and head heads[own place] + h of the rank at that place of `ranks`:
+// each gets those of its own heads. The lists it got before must have been used: a sum over the same ranks
+// lies between two such exchanges, in which each hears from all.
+struct ListsArgs {
+  Peers peers;
+  RankRange ranks;
+  const uint64_t* mine = nullptr;  // [rows, index_heads, kListWords], own heads first, others by ascending id
+  uint64_t* all = nullptr;         // [ranks, rows, own_heads, kListWords] in the peers' memory
+  int rows = 0, index_heads = 0, own_heads = 0;
+  int first_head[kMaxPeers] = {};  // by place: of the heads that are its own
+  int phases = kAllPhases;
+};
+void exchange_lists(const ListsArgs& args, cudaStream_t stream);
+
 // everywhere[i] = ids[i] of the first of `ranks`, on all others of them.
 struct HandOutArgs {
   Peers peers;

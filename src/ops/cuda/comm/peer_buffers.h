@@ -19,6 +19,7 @@ struct PeerShape {
   int max_rows = 0;                   // of a step, of all groups
   int max_logits = 0, max_draws = 0;  // of a step, of one; of logits, those kept at a time
   bool f32_partials = false;
+  int64_t max_lists = 0;  // of blocks, of a step: one for each rank, row and index head of this rank
 
   size_t partial_bytes() const { return f32_partials ? sizeof(float) : sizeof(BFloat16); }
 };
@@ -31,6 +32,7 @@ struct PeerBuffers {
   float* sums;           // f32_partials, [rows, hidden] instead of delta
   float* logits;         // [logits, vocabulary] on the rank that draws
   int32_t* ids;          // [draws] that it drew, on the others
+  uint64_t* lists;       // [ranks of the group, rows, index heads, kListWords] of all ranks
 
   const void* partial() const { return sums != nullptr ? static_cast<const void*>(sums) : delta; }
 };
@@ -49,6 +51,7 @@ PeerBuffers<Bf16> lay_out_peers(Arena& arena, const PeerShape& shape) {
     at.delta = arena.take<Bf16>(rows);
   at.logits = arena.take<float>(int64_t{shape.max_logits} * shape.vocabulary);
   at.ids = arena.take<int32_t>(shape.max_draws);
+  at.lists = arena.take<uint64_t>(shape.max_lists * kListWords);
   return at;
 }
 

@@ -18,13 +18,14 @@ struct PeerWords {
 
   uint32_t few_done, many_done;  // exchanges of either kind that are over here
   uint32_t collects_done;        // logits and ids: groups may differ in how many they have
+  uint32_t lists_done;           // of blocks
   uint32_t ctas_done;            // of the running launch
   uint32_t failed;               // somebody was waited for in vain: nobody is waited for from then on
-  uint32_t padding[kLine - 5];
+  uint32_t padding[kLine - 6];
   struct Flags {
     uint32_t ready[kMaxPeers][kLine];  // by rank: what it has to give may be read
     uint32_t done[kMaxPeers][kLine];   // by rank: what it had to give is here
-  } many, collects;
+  } many, collects, lists;
 };
 
 // Few rows go to every rank that wants them, and wait there in mailboxes; more go to one rank, which adds
@@ -34,6 +35,9 @@ inline constexpr int kMailboxRows = 128;  // of all ranks together, in one of th
 constexpr int few_exchange_rows(int ranks, int groups = 1) {
   return kMailboxRows / ranks / groups;
 }
+
+// What the index of a rank says of one row and head: 64-bit candidates.
+inline constexpr int kListWords = 16;
 
 // A mailbox word that has not arrived: two bf16, or one f32, that are no number and that no sum gives.
 inline constexpr uint32_t kEmptyWord = 0xffffffff;
