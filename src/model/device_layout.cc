@@ -98,6 +98,10 @@ std::vector<TensorRow> rows_here(const ModelConfig& config, const Grid& grid,
   for (const TensorRow& row : rows) {
     if (row.device.tensor == DeviceTensor::kNone || shard_of(config, grid, row).empty()) continue;
     DeviceTensor& tensor = here.emplace_back(row).device.tensor;
+    // Index q is the last of its matrix, for those of other ranks may follow.
+    if (row.role == TensorRole::kIndexK && here.size() > 1 &&
+        here[here.size() - 2].role == TensorRole::kIndexQ)
+      std::swap(here[here.size() - 2], here.back());
     if (!has_whole_experts(grid) || row.part != LedgerPart::kSharedExperts) continue;
     tensor = tensor == DeviceTensor::kDown ? DeviceTensor::kSharedDown : DeviceTensor::kSharedGateUp;
   }
@@ -132,6 +136,7 @@ class Placer {
     if (row.device.packing == DevicePacking::kSecondEights) part.matrix_row += kInterleave - padded_rows;
     matrix.rows += padded_rows;
     layout_.parts.push_back(std::move(part));
+    if (row.role == TensorRole::kIndexQ && shared_index_heads(config_, grid_) > 0) add_other_index_heads(row);
   }
 
   // Once every tensor is there: hands out memory front to back.
@@ -139,7 +144,7 @@ class Placer {
     take(layout_.model[DeviceTensor::kEmbed]);
     for (DeviceLayerLayout& layer : layout_.layers) {
       for (DeviceTensorLayout& tensor : layer.tensors.all) take(tensor);
-      layer.qkv_rows = static_cast<int>(layer.tensors[DeviceTensor::kQkv].rows);
+      layer.qkv_rows = static_cast<int>(layer.tensors[DeviceTensor::kQkv].rows) - layer.other_index_rows;
       layer.inter = static_cast<int>(layer.tensors[DeviceTensor::kDown].cols);
       layer.shared_inter = static_cast<int>(layer.tensors[DeviceTensor::kSharedDown].cols);
       for (const DeviceTensor tensor : {DeviceTensor::kQkv, DeviceTensor::kO})
@@ -152,6 +157,22 @@ class Placer {
   }
 
  private:
+  // Behind the rank's own, so that products without them are those of the first rows.
+  void add_other_index_heads(const TensorRow& row) {
+    DeviceTensorLayout& matrix = matrix_of(row);
+    const DevicePart own = layout_.parts.back();
+    const int64_t own_end = own.first_row + own.num_rows;
+    for (const auto& [begin, end] : {std::pair{int64_t{0}, own.first_row}, {own_end, own.whole_rows}}) {
+      if (begin == end) continue;
+      DevicePart part = own;
+      part.first_row = begin, part.num_rows = end - begin;
+      part.matrix_row = matrix.rows;
+      matrix.rows += part.num_rows;
+      layout_.layers[static_cast<size_t>(row.layer)].other_index_rows += static_cast<int>(part.num_rows);
+      layout_.parts.push_back(std::move(part));
+    }
+  }
+
   DeviceTensorLayout& matrix_of(const TensorRow& row) {
     if (row.layer < 0) return layout_.model[row.device.tensor];
     return layout_.layers[static_cast<size_t>(row.layer)].tensors[row.device.tensor];

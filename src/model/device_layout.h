@@ -43,9 +43,10 @@ struct DeviceTensors {
 
 struct DeviceLayerLayout {
   DeviceTensors tensors;
-  int qkv_rows = 0;
-  int num_experts = 0;   // routed ones that are here; 0: dense feed-forward
-  int inter = 0;         // channels of each expert, zero channels included
+  int qkv_rows = 0;          // of q, k, v, index k and index q, in this order
+  int other_index_rows = 0;  // behind them: index q of other ranks, by ascending head
+  int num_experts = 0;       // routed ones that are here; 0: dense feed-forward
+  int inter = 0;             // channels of each expert, zero channels included
   int shared_inter = 0;  // of the shared expert where it has matrices of its own; 0: it is the last expert
   // Numbers of the larger of q/k/v and output matrix, where those are cells: products of many rows expand
   // them.

@@ -97,6 +97,12 @@ int first_kv_head(const ModelConfig& config, const Grid& grid) {
   return static_cast<int>(int64_t{grid.tp_rank()} * config.num_kv_heads / grid.tp);
 }
 
+int shared_index_heads(const ModelConfig& config, const Grid& grid) {
+  constexpr int kMostHeads = 4;  // that the kernels take
+  const bool is_sparse = std::count(config.layer_is_sparse.begin(), config.layer_is_sparse.end(), 1) > 0;
+  return grid.tp > 1 && is_sparse && config.num_kv_heads <= kMostHeads ? config.num_kv_heads : 0;
+}
+
 int index_ranks(const Grid& grid, Device device) {
   return device == Device::kCpu ? grid.tp : 1;
 }

@@ -39,6 +39,10 @@ int first_kv_head(const ModelConfig& config, const Grid& grid);
 // Ranks that share a group's index keys, block by block (kv/kv_cache.h). On GPUs each keeps all of them.
 int index_ranks(const Grid& grid, Device device);
 
+// GPU ranks keep all index keys and may share the scoring of blocks: then each has the index heads of all.
+// How many these are; 0: a rank has its own alone.
+int shared_index_heads(const ModelConfig& config, const Grid& grid);
+
 // The routed experts of which a rank has a part, or, expert-parallel, those that it has whole.
 struct ExpertRange {
   int first = 0, count = 0;

@@ -80,7 +80,10 @@ ops::cuda::PeerShape peer_shape(const ModelConfig& config, const Grid& grid, con
           .max_rows = limits.max_step_tokens * grid.dp,
           .max_logits = limits.max_logits,
           .max_draws = limits.max_step_sequences,
-          .f32_partials = limits.batch_invariant};
+          .f32_partials = limits.batch_invariant,
+          .max_lists = shared_index_heads(config, grid) > 0
+                           ? int64_t{limits.max_step_tokens} * grid.tp * kv_heads_per_rank(config, grid)
+                           : 0};
 }
 
 msa::gpu::PlanConfig attention_plan(const ModelConfig& config, const RankShape& rank,
@@ -101,7 +104,9 @@ msa::gpu::PlanConfig attention_plan(const ModelConfig& config, const RankShape& 
           .rotary_dim = config.rope.rotary_dim,
           .inv_freq = rotary.inv_freq,
           .attention_factor = rotary.attention_factor,
-          .batch_invariant = limits.batch_invariant};
+          .batch_invariant = limits.batch_invariant,
+          .index_share = rank.index_share,
+          .index_heads = rank.index_heads(config)};
 }
 
 }  // namespace sparrow

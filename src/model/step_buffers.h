@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "comm/grid.h"
 #include "config/config.h"
 #include "device/arena.h"
+#include "model/cuda/rank_shape.h"
 #include "model/cuda/step_limits.h"
 #include "model/rotary.h"
 #include "ops/cuda/comm/peer_buffers.h"
@@ -19,31 +19,6 @@
 #include "ops/gpu_workspace.h"
 
 namespace sparrow {
-
-// What of a rank's weights its buffers depend on.
-struct RankShape {
-  struct Layer {
-    int qkv_rows = 0;
-    int num_experts = 0;           // routed ones that are here; 0: dense feed-forward
-    int inter = 0;                 // channels of each expert
-    int shared_inter = 0;          // of the shared one, where it is apart
-    int64_t expanded_numbers = 0;  // of its largest matrix that products expand to bf16
-  };
-  int query_heads = 0, kv_heads = 0, vocab_rows = 0;
-  std::vector<Layer> layers;
-  int ranks = 1;   // of the grid: of more than one some rows lie in memory that they share
-  int groups = 1;  // of the grid: experts run the rows of all
-};
-
-// `Rank` is a DeviceLayout, or the DeviceWeights that lie there.
-template <typename Rank>
-RankShape rank_shape(const Rank& rank, const Grid& grid = {}) {
-  RankShape shape{rank.query_heads, rank.kv_heads, rank.vocab_rows, {}, grid.world(), grid.dp};
-  for (const auto& layer : rank.layers)
-    shape.layers.push_back(
-        {layer.qkv_rows, layer.num_experts, layer.inter, layer.shared_inter, layer.expanded_numbers});
-  return shape;
-}
 
 ops::cuda::MoeShape expert_shape(const ModelConfig& config, int num_experts, int inter);
 ops::cuda::RouterShape router_shape(const ModelConfig& config);
@@ -74,7 +49,8 @@ struct StepBuffers {
   Bf16* next_residual;              // [hidden] of one token: a router with the norm in it writes this
                                     // while its other CTAs read the residual; the two take turns
   Bf16* qkv;                        // [tokens, qkv_rows]
-  Bf16 *q, *index_q;                // [tokens, query_heads * head_dim], [tokens, kv_heads * head_dim]
+  Bf16 *q, *index_q;                // [tokens, query_heads * head_dim], [tokens, index heads * head_dim]
+  uint64_t* candidates;             // [tokens, index heads, kCandidates] where ranks share the index
   Bf16* attended;                   // [tokens, query_heads * head_dim]
   int32_t* selected;                // [tokens, kv_heads, top_k]
   int32_t* expert_ids;              // [all groups' tokens, experts_per_token]
@@ -94,6 +70,7 @@ StepBuffers<Bf16> lay_out_step(Arena& arena, const ModelConfig& config, const Ra
   const int64_t tokens = limits.max_step_tokens, hidden = config.hidden_size, dim = config.head_dim;
   const int64_t all_tokens = tokens * rank.groups;  // experts run the rows of all groups
   const RankShape::Layer most = largest_of(rank);
+  const int64_t index_heads = rank.index_heads(config);
   StepBuffers<Bf16> at{};
   arena.begin("residual, norm, delta");
   at.residual = arena.take<Bf16>(tokens * hidden);
@@ -110,10 +87,12 @@ StepBuffers<Bf16> lay_out_step(Arena& arena, const ModelConfig& config, const Ra
   arena.begin("projections");
   at.qkv = arena.take<Bf16>(tokens * most.qkv_rows);
   at.q = arena.take<Bf16>(tokens * rank.query_heads * dim);
-  at.index_q = arena.take<Bf16>(tokens * rank.kv_heads * dim);
+  at.index_q = arena.take<Bf16>(tokens * index_heads * dim);
   arena.begin("attention output");
   at.attended = arena.take<Bf16>(tokens * rank.query_heads * dim);
   arena.begin("selected blocks");
+  if (rank.index_share.count > 1)
+    at.candidates = arena.take<uint64_t>(tokens * index_heads * ops::cuda::kListWords);
   at.selected = arena.take<int32_t>(tokens * rank.kv_heads * config.top_k_blocks);
   arena.begin("attention kernels");
   at.attention = arena.take<std::byte>(attention_bytes);

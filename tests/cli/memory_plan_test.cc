@@ -54,6 +54,14 @@ TEST(MemoryPlan, CountsRoundedTokens) {
               HasSubstr("needs a GPU"));
 }
 
+// What a rank holds of the model but for index heads of other ranks, which nobody publishes.
+double own_gib(const MemoryPlan& plan) {
+  int64_t bytes = plan.weight_bytes;
+  for (const LedgerRow& row : plan.weights)
+    if (row.name == "index heads of other ranks, padding") bytes -= row.bytes;
+  return static_cast<double>(bytes) / kGiB;
+}
+
 TEST(MemoryPlan, OfTheRealModelAgreesWithPublishedSizes) {
   const struct {
     int gpus;
@@ -61,7 +69,8 @@ TEST(MemoryPlan, OfTheRealModelAgreesWithPublishedSizes) {
   } ranks[] = {{1, 793.90}, {4, 198.66}, {8, 99.59}};
   for (const auto& [gpus, gib] : ranks) {
     const MemoryPlan plan = plan_of(m3(), {.gpus = gpus});
-    EXPECT_NEAR(static_cast<double>(plan.weight_bytes) / kGiB / gib, 1.0, kPublished) << gpus;
+    EXPECT_NEAR(own_gib(plan) / gib, 1.0, kPublished) << gpus;
+    EXPECT_NEAR(static_cast<double>(plan.weight_bytes) / kGiB - own_gib(plan), gpus == 1 ? 0 : 0.25, 0.01);
     int64_t sum = 0;
     for (const LedgerRow& row : plan.weights) sum += row.bytes;
     EXPECT_EQ(sum, plan.weight_bytes);
@@ -98,9 +107,8 @@ TEST(MemoryPlan, OfTheQuantisedModelHoldsWhatIsStored) {
   constexpr double kRounded = 2e-3;  // given with one decimal
   for (const auto& [name, gpus, gib] : ranks) {
     const MemoryPlan plan = plan_of(preset(name), {.gpus = gpus});
-    EXPECT_NEAR(static_cast<double>(plan.weight_bytes) / kGiB / gib, 1.0, kRounded) << name << gpus;
-    EXPECT_NEAR(static_cast<double>(plan.stored_bytes) / static_cast<double>(plan.weight_bytes), 1.0,
-                kPublished);
+    EXPECT_NEAR(own_gib(plan) / gib, 1.0, kRounded) << name << gpus;
+    EXPECT_NEAR(static_cast<double>(plan.stored_bytes) / kGiB / own_gib(plan), 1.0, kPublished);
     EXPECT_TRUE(plan.fits) << name << gpus;
     int64_t sum = 0;
     for (const LedgerRow& row : plan.weights) sum += row.bytes;

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory on a GPU: what is planned is what is taken, to the byte, and after the start nothing more is.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdio>
@@ -14,6 +15,7 @@
 #include "engine/engine_core.h"
 #include "engine/memory/gpu_memory.h"
 #include "engine/ranks/rank_group.h"
+#include "model/cuda/device_weights.h"
 #include "model/device_layout.h"
 #include "support/engine/engine_model.h"
 #include "support/m3_config.h"
@@ -251,6 +253,15 @@ TEST(CudaMemory, IsAllTakenAtTheStart) {
   EXPECT_GE(stats.steps, kSteps - 10);
   EXPECT_GT(ended, 200);
   EXPECT_EQ(failed, 0);
+}
+
+TEST(DeviceWeights, AModelThatDoesNotFitIsAnErrorThatSaysWhatIsMissing) {
+  using ::testing::HasSubstr;
+  const auto device = dummy_device_weights(m3(60), {}, 0);  // 794 GiB
+  ASSERT_FALSE(device.ok());
+  EXPECT_THAT(device.error().message, HasSubstr("the weights need 793.9"));
+  EXPECT_THAT(device.error().message, HasSubstr("GiB are missing"));
+  EXPECT_THAT(device.error().message, HasSubstr("more GPUs"));
 }
 
 }  // namespace

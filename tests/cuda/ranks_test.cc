@@ -37,14 +37,18 @@ const ModelConfig& config(MatrixFormat format = MatrixFormat::kBF16) {
 using Logits = std::vector<float>;  // of some of the prompt's rows, then of each decode
 
 // Random weights, of which each rank makes its part.
+constexpr int64_t kNever = INT64_MAX;  // is the index shared
 std::unique_ptr<RankGroup> make_ranks(const Grid& grid, bool batch_invariant,
-                                      MatrixFormat format = MatrixFormat::kBF16) {
-  const RankOptions options{.cache_tokens = 4096,
-                            .max_context = 4096,
-                            .max_step_tokens = 512,
-                            .max_step_sequences = 16,
-                            .grid = grid,
-                            .gpu = {.batch_invariant = batch_invariant, .dummy_seed = 1}};
+                                      MatrixFormat format = MatrixFormat::kBF16,
+                                      int64_t shared_index_tokens = kNever) {
+  const RankOptions options{
+      .cache_tokens = 4096,
+      .max_context = 4096,
+      .max_step_tokens = 512,
+      .max_step_sequences = 16,
+      .grid = grid,
+      .gpu = {
+          .batch_invariant = batch_invariant, .shared_index_tokens = shared_index_tokens, .dummy_seed = 1}};
   const Weights none;
   return grid.world() == 1 ? create_rank_group(config(format), none, options).value()
                            : create_ranks_in_turn(config(format), none, options).value();
@@ -63,8 +67,8 @@ Sequence make_sequence(SequenceRunner& runner, int length, int seed = 13) {
 
 // A prompt in chunks of both kinds of exchange, then ids one by one.
 Logits run(const Grid& grid, std::vector<int> chunks, bool batch_invariant = false,
-           MatrixFormat format = MatrixFormat::kBF16) {
-  SequenceRunner runner(make_ranks(grid, batch_invariant, format));
+           MatrixFormat format = MatrixFormat::kBF16, int64_t shared_index_tokens = kNever) {
+  SequenceRunner runner(make_ranks(grid, batch_invariant, format, shared_index_tokens));
   Logits outcome;
   const auto take_logits = [&] { append_logits(runner, outcome); };
   int total = 0;
@@ -253,6 +257,26 @@ TEST_P(RankBits, AreThoseOfOneRankInMixedSteps) {
     return outcome;
   };
   EXPECT_TRUE(same_logits(mixed(grid), mixed({})));
+}
+
+// A context of more blocks than are selected, whose scoring the ranks share: in prompts, in chunks of few
+// rows, in decodes. Without --batch-invariant other kernels, and products of another shape: close.
+const std::vector<int> kLongChunks = {512, 512, 512, 512, 300, 9, 130, 2};
+
+TEST_P(RankBits, AreThoseOfOneRankWhereRanksShareTheIndex) {
+  EXPECT_TRUE(same_logits(run(grid, kLongChunks, true, format, 0), run({}, kLongChunks, true, format)));
+}
+
+TEST_P(Ranks, AgreeWithTheWholeModelWhereTheyShareTheIndex) {
+  const Logits truth = run({}, kLongChunks, true);
+  const Distance whole = distance(run({}, kLongChunks), truth),
+                 parts = distance(run(GetParam(), kLongChunks, false, MatrixFormat::kBF16, 0), truth);
+  std::printf("%s, shared index: median error %.4f, %d of %d sure ids differ; the whole model: %.4f, %d\n",
+              describe(GetParam()).c_str(), parts.median, parts.unequal, parts.sure, whole.median,
+              whole.unequal);
+  EXPECT_LE(parts.median, 1.5 * whole.median + 1e-3);
+  const double expected = 1.5 * whole.unequal + 1;
+  EXPECT_LE(parts.unequal, expected + 3 * std::sqrt(expected));
 }
 
 // Two groups with a prompt and decodes of their own, in steps of few rows and of many, against each prompt

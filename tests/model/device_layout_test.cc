@@ -58,11 +58,16 @@ TEST(DeviceLayout, WeightsOfTheRealModelTakeWhatTheLedgerSaysUpToAlignment) {
       const auto device = static_cast<int64_t>(device_weight_bytes(m3(quant), grid).value());
       int64_t tensors = 0;
       for (const TensorRow& row : tensor_table(m3(quant))) tensors += is_text(row);
-      EXPECT_GE(device, ledger) << ranks;
-      EXPECT_LE(device, ledger + tensors * static_cast<int64_t>(kDeviceAlignment)) << ranks;
+      // Ranks also hold the index heads of others.
+      int64_t others = 0;
+      if (ranks > 1)
+        for (const TensorRow& row : tensor_table(m3(quant)))
+          if (row.role == TensorRole::kIndexQ)
+            others += static_cast<int64_t>(row.spec.bytes()) - shard_bytes(m3(quant), grid, row);
+      EXPECT_LE(device, ledger + others + tensors * static_cast<int64_t>(kDeviceAlignment)) << ranks;
       // M3's own sizes are aligned as they are, with up to 8 ranks, and full cells are as large as what they
       // hold: a quantised model takes what its files have.
-      EXPECT_EQ(device, ledger) << ranks;
+      EXPECT_EQ(device, ledger + others) << ranks;
     }
   }
 }
@@ -223,9 +228,9 @@ TEST_P(DeviceLayoutOf, RanksTogetherHoldTheWholeModel) {
       const std::vector<int>& count = holders[spec.name];
       ASSERT_EQ(count.size(), static_cast<size_t>(spec.numel() * values_per_element(row.format)))
           << spec.name;
-      const bool kv =
-          row.role == TensorRole::kK || row.role == TensorRole::kV || row.role == TensorRole::kIndexQ;
-      const bool cut = shard_bytes(config, {.tp = ranks}, row) < static_cast<int64_t>(spec.bytes());
+      const bool kv = row.role == TensorRole::kK || row.role == TensorRole::kV;
+      const bool cut = row.role != TensorRole::kIndexQ &&
+                       shard_bytes(config, {.tp = ranks}, row) < static_cast<int64_t>(spec.bytes());
       const int expected = kv ? std::max(1, ranks / config.num_kv_heads) : cut ? 1 : ranks;
       for (const int n : count) ASSERT_EQ(n, expected) << spec.name;
       holders.erase(spec.name);
@@ -239,6 +244,33 @@ INSTANTIATE_TEST_SUITE_P(Formats, DeviceLayoutOf, ::testing::ValuesIn(kFormats),
                      : info.param == QuantFormat::kMxfp8 ? "MXFP8"
                                                          : "MXFP4");
 });
+
+// Behind index keys and the rank's own index heads come those of other ranks: products may leave them out.
+TEST_P(DeviceLayoutOf, IndexHeadsOfOtherRanksComeLast) {
+  for (const int ranks : {1, 2, 4})
+    for (int rank = 0; rank < ranks; ++rank) {
+      SCOPED_TRACE(testing::Message() << "rank " << rank << " of " << ranks);
+      const DeviceLayout layout = make_device_layout(tiny(GetParam()), {.tp = ranks, .rank = rank}).value();
+      const DeviceLayerLayout& layer = layout.layers[1];
+      const int64_t after_kv = (layout.query_heads + 2 * layout.kv_heads) * 128;
+      int64_t next = after_kv + 128, seen = 0;
+      for (const DevicePart& part : layout.parts) {
+        if (part.tensor.layer != 1) continue;
+        if (part.tensor.role == TensorRole::kIndexK) {
+          EXPECT_EQ(part.matrix_row, after_kv);
+        }
+        if (part.tensor.role != TensorRole::kIndexQ) continue;
+        EXPECT_EQ(part.matrix_row, next);
+        if (seen++ == 0) {  // its own
+          EXPECT_EQ(part.first_row, rank * 2 / ranks * 128);
+          EXPECT_EQ(part.matrix_row + part.num_rows, layer.qkv_rows);
+        }
+        next += part.num_rows;
+      }
+      EXPECT_EQ(next, layer.qkv_rows + layer.other_index_rows);
+      EXPECT_EQ(layer.other_index_rows, ranks == 1 ? 0 : 128);
+    }
+}
 
 TEST(DeviceLayout, SmallGroupsOfQueryHeadsAreFilledUpToFour) {
   // 4 ranks: 2 query heads and one KV head for each.

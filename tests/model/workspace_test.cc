@@ -40,16 +40,17 @@ TEST(Workspace, BuffersOfAStepOfM3OnEightGpus) {
   ASSERT_TRUE(workspace.ok()) << workspace.error().message;
   // The residual of one token has a second place; norm and delta lie where other ranks reach them.
   EXPECT_EQ(workspace->of("residual, norm, delta"), 8192 * 6144 * 2 + 6144 * 2);
-  // Two sets of 128 rows of mailboxes, norm and delta, all logits, ids; words, of which four flags for each
-  // of 8 ranks have 128 bytes each; in pages of 2 MiB.
+  // Two sets of 128 rows of mailboxes, norm and delta, all logits, ids; lists of blocks from 8 ranks; words,
+  // of which six flags for each of 8 ranks have 128 bytes each; in pages of 2 MiB.
   constexpr int64_t kPage = 2 << 20;
-  const int64_t shared =
-      2 * 128 * 6144 * 2 + 2 * 8192 * 6144 * 2 + 256 * 200064 * 4 + 256 * 4 + (1 + 4 * 8) * 128;
+  const int64_t shared = 2 * 128 * 6144 * 2 + 2 * 8192 * 6144 * 2 + 256 * 200064 * 4 + 256 * 4 +
+                         8 * 8192 * 128 + (1 + 6 * 8) * 128;
   EXPECT_EQ(workspace->of("shared with other ranks"), (shared + kPage - 1) / kPage * kPage);
-  // 8 query heads, K, V, index query and index key; then the turned queries and index queries.
-  EXPECT_EQ(workspace->of("projections"), 8192 * 128 * 2 * (8 + 1 + 1 + 1 + 1 + 8 + 1));
+  // 8 query heads, K, V, index key and all index queries; then the turned queries and index queries.
+  EXPECT_EQ(workspace->of("projections"), 8192 * 128 * 2 * (8 + 1 + 1 + 1 + 4 + 8 + 4));
   EXPECT_EQ(workspace->of("attention output"), 8192 * 8 * 128 * 2);
-  EXPECT_EQ(workspace->of("selected blocks"), 8192 * 16 * 4);
+  // Lists of 128 bytes for each index head.
+  EXPECT_EQ(workspace->of("selected blocks"), 8192 * 16 * 4 + 8192 * 4 * 128);
   // Ids and weights; logits of few rows in 8 parts, and of many.
   EXPECT_EQ(workspace->of("routing"), 8192 * 4 * (4 + 4) + 4 * 128 * (768 * 8 + 8192));
   // Hidden rows and outputs of 4 experts and the shared one; a row for each place and a place for each row;
@@ -79,7 +80,7 @@ TEST(Workspace, BatchInvariantStepsSumInParts) {
   }
   const auto invariant = gpu_workspace(m3(), {.tp = 8}, limits, kHopperSms).value();
   const int64_t shared =
-      2 * 128 * 6144 * 4 + kRows * (2 + 4) + 256 * 200064 * 4 + 256 * 4 + (1 + 2 * 8) * 128;
+      2 * 128 * 6144 * 4 + kRows * (2 + 4) + 256 * 200064 * 4 + 256 * 4 + 8 * 8192 * 128 + (1 + 6 * 8) * 128;
   EXPECT_EQ(invariant.of("shared with other ranks"), round_up(shared, int64_t{2} << 20));
 }
 
@@ -106,8 +107,8 @@ TEST(Workspace, AQuantisedModelHasRoomForOneMatrixAsBf16) {
   const auto workspace = [](QuantFormat quant) {
     return gpu_workspace(m3(quant), {.tp = 8}, limits_of(8192, 256, 131072), kHopperSms).value();
   };
-  // The larger of q/k/v with its index heads and the output matrix.
-  constexpr int64_t kMatrix = 12 * 128 * 6144 * 2;
+  // The larger of q/k/v with all index heads and the output matrix.
+  constexpr int64_t kMatrix = 15 * 128 * 6144 * 2;
   EXPECT_EQ(workspace(QuantFormat::kMxfp8).of("expanded matrix"), kMatrix);
   EXPECT_EQ(workspace(QuantFormat::kMxfp8).bytes, workspace(QuantFormat::kNone).bytes + kMatrix);
 }
@@ -155,22 +156,16 @@ TEST(Workspace, BuffersOfAStepDoNotOverlap) {
   const StepBuffers<BFloat16> at = lay_out_step<BFloat16>(arena, config, rank, limits, kAttention);
   EXPECT_EQ(arena.used(), counted.used());
   const int64_t tokens = 64, hidden = config.hidden_size;
-  std::vector<std::pair<const void*, int64_t>> buffers = {{at.residual, tokens * hidden * 2},
-                                                          {at.normed, tokens * hidden * 2},
-                                                          {at.delta, tokens * hidden * 2},
-                                                          {at.next_residual, hidden * 2},
-                                                          {at.qkv, tokens * 12 * 128 * 2},
-                                                          {at.q, tokens * 8 * 128 * 2},
-                                                          {at.index_q, tokens * 128 * 2},
-                                                          {at.attended, tokens * 8 * 128 * 2},
-                                                          {at.selected, tokens * 16 * 4},
-                                                          {at.attention, kAttention},
-                                                          {at.expert_ids, tokens * 4 * 4},
-                                                          {at.expert_weights, tokens * 4 * 4},
-                                                          {at.router, 4 * 128 * 9 * tokens},
-                                                          {at.logits, tokens * 25008 * 4},
-                                                          {at.products, 32 << 20},
-                                                          {at.expanded, 12 * 128 * hidden * 2}};
+  std::vector<std::pair<const void*, int64_t>> buffers = {
+      {at.residual, tokens * hidden * 2},  {at.normed, tokens * hidden * 2},
+      {at.delta, tokens * hidden * 2},     {at.next_residual, hidden * 2},
+      {at.qkv, tokens * 15 * 128 * 2},     {at.q, tokens * 8 * 128 * 2},
+      {at.index_q, tokens * 128 * 2},      {at.candidates, tokens * 4 * 16 * 8},
+      {at.attended, tokens * 8 * 128 * 2}, {at.selected, tokens * 16 * 4},
+      {at.attention, kAttention},          {at.expert_ids, tokens * 4 * 4},
+      {at.expert_weights, tokens * 4 * 4}, {at.router, 4 * 128 * 9 * tokens},
+      {at.logits, tokens * 25008 * 4},     {at.products, 32 << 20},
+      {at.expanded, 15 * 128 * hidden * 2}};
   buffers.emplace_back(at.experts, ops::cuda::moe_workspace_bytes(expert_shape(config, 128, 384), 64));
   for (const BFloat16* part : at.router_parts)
     if (part != nullptr) buffers.emplace_back(part, 3 * 128 * hidden * 2);

@@ -127,7 +127,8 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
   const Ledger ledger = make_ledger(held, grid, DType::kBF16, DType::kBF16, /*vision=*/false);
   plan.weights = ledger.weights;
   if (const int64_t padding = plan.weight_bytes - ledger.weight_bytes; padding > 0)
-    plan.weights.push_back({"padding for the kernels", padding});
+    plan.weights.push_back(
+        {grid.tp > 1 ? "index heads of other ranks, padding" : "padding for the kernels", padding});
   plan.stored_bytes = make_ledger(config, grid, DType::kBF16, DType::kBF16, false).weight_bytes;
   size_cache(plan, o.kv_cache_bytes);
   return plan;

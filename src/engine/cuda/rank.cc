@@ -162,16 +162,21 @@ void Rank::copy_blocks(std::span<const BlockCopy> copies) {
 }
 
 RankStep Rank::step_of(const Batch& batch, bool graphs) const {
-  return rank_step(batch, {.group = group(),
-                           .num_groups = num_groups(),
-                           .blocks_per_group = cache_->shape().num_blocks,
-                           .max_step_sequences = options_.max_step_sequences,
-                           .max_columns = max_columns_,
-                           .graphs = graphs});
+  RankStepLimits limits{.group = group(),
+                        .num_groups = num_groups(),
+                        .blocks_per_group = cache_->shape().num_blocks,
+                        .max_step_sequences = options_.max_step_sequences,
+                        .max_columns = max_columns_,
+                        .graphs = graphs,
+                        .top_k_blocks = config_.top_k_blocks,
+                        .shares_prompts = options_.grid.tp > config_.num_kv_heads};
+  if (options_.exchange && shared_index_heads(config_, options_.grid) > 0)
+    limits.shared_index_tokens = options_.gpu.shared_index_tokens;
+  return rank_step(batch, limits);
 }
 
 const Graph& Rank::graph_of(const StepShape& shape) {
-  Graph& graph = graphs_[{shape.decodes, shape.table_columns}];
+  Graph& graph = graphs_[{shape.decodes, shape.table_columns, shape.shares_index}];
   if (graph.empty()) {
     const DeviceBatch batch = upload_->describe(shape);
     // Run once as it is: what is loaded or chosen at a first launch must not be met inside a capture.

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -122,8 +123,8 @@ class Rank {
   std::optional<StepUpload> upload_;
   DeviceSampler sampler_;
   GpuMemory planned_;
-  std::deque<std::vector<Draw>> early_draws_;    // by step: what was drawn before its last window
-  std::map<std::pair<int, int>, Graph> graphs_;  // by decodes and table columns
+  std::deque<std::vector<Draw>> early_draws_;           // by step: what was drawn before its last window
+  std::map<std::tuple<int, int, bool>, Graph> graphs_;  // by decodes, table columns, a shared index
   int max_columns_ = 0, max_logits_ = 0;
 
   // The last step.

@@ -35,6 +35,7 @@ DeviceBatch StepUpload::describe(const StepShape& shape) const {
     batch.group_logits.push_back(group.logits);
   }
   batch.step.positions = at(o.positions);
+  batch.step.shares_index = shape.shares_index;
   if (shape.decodes > 0)
     batch.step.decode = {.num_requests = shape.decodes,
                          .total_queries = shape.decodes,

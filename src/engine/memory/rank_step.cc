@@ -5,6 +5,8 @@
 #include <array>
 #include <numeric>
 
+#include "kv/block_table.h"
+
 namespace sparrow {
 namespace {
 
@@ -61,6 +63,25 @@ void round_up(const RankStepLimits& limits, int columns, RankStep& step) {
   }
 }
 
+// All groups do the same: ranks that take turns launch as often as each other.
+bool shares_index(const Batch& batch, const RankStepLimits& limits) {
+  if (!limits.shared_index_tokens || batch.seq_lens.empty()) return false;
+  // Not by the table's width: rank 0 may have a wider one than those whom it tells of it.
+  const int32_t longest = *std::max_element(batch.seq_lens.begin(), batch.seq_lens.end());
+  if (blocks_for_tokens(longest) <= limits.top_k_blocks) return false;
+  const bool named = !batch.group_sequences.empty();
+  for (int g = 0; g < (named ? limits.num_groups : 1); ++g) {
+    const int first = named ? batch.group_sequences[static_cast<size_t>(g)] : 0;
+    const int end = named ? batch.group_sequences[static_cast<size_t>(g) + 1] : batch.num_sequences();
+    int64_t tokens = 0;
+    for (int s = first; s < end; ++s)
+      if (batch.cu_seqlens_q[s + 1] - batch.cu_seqlens_q[s] == 1 || limits.shares_prompts)
+        tokens += batch.seq_lens[s];
+    if (tokens >= *limits.shared_index_tokens) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 StepShape shape_of(const Batch& batch) {
@@ -84,6 +105,7 @@ RankStep rank_step(const Batch& batch, const RankStepLimits& limits) {
     step.shape = shape_of(batch);
     step.groups = {{batch.num_tokens(), batch.logit_rows}};
   }
+  step.shape.shares_index = shares_index(batch, limits);
   step.wanted_rows = step.groups[static_cast<size_t>(limits.group)].logit_rows;
   const bool decodes = batch.num_tokens() == batch.num_sequences();  // in all groups
   step.replays = limits.graphs && decodes && !batch.logit_rows.empty();

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "engine/memory/step_layout.h"
@@ -35,6 +36,10 @@ struct RankStepLimits {
   int blocks_per_group = 0;
   int max_step_sequences = 0, max_columns = 0;
   bool graphs = false;  // whether decode steps run in graphs
+  // Where ranks of a group may share the scan of the index.
+  std::optional<int64_t> shared_index_tokens;  // from so many cached tokens of a group on
+  int top_k_blocks = 0;                        // contexts of no more blocks are not scanned
+  bool shares_prompts = false;                 // whether a prompt's rows are scored with less work then
 };
 
 // A batch that names no groups is the first one's. Of several, a group without rows gets a row of padding,

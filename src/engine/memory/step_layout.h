@@ -22,6 +22,7 @@ struct StepShape {
   int longest_prefill = 0;
   int table_columns = 0;  // blocks of the longest sequence that fits
   int logits = 0;
+  bool shares_index = false;       // ranks of a group score a share of its blocks each
   std::vector<GroupShape> groups;  // all of them; empty: there is one
 
   int tokens() const { return decodes + prefill_tokens; }

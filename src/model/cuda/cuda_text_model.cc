@@ -118,10 +118,26 @@ Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& 
   return std::unique_ptr<CudaTextModel>(new CudaTextModel(std::move(state)));
 }
 
-void CudaTextModel::State::project(const DeviceLayer& w, int rows, cudaStream_t stream) const {
-  if (const ops::cuda::E4m3Rows x = rounded_for(w.qkv, rows); x.codes != nullptr)
-    return gemm->run(w.qkv, rows, x, act.qkv, stream);
-  gemm->run(w.qkv, rows, act.normed, act.qkv, stream);
+void CudaTextModel::State::project(const ops::cuda::DeviceMatrix& w, int rows, cudaStream_t stream) const {
+  if (const ops::cuda::E4m3Rows x = rounded_for(w, rows); x.codes != nullptr)
+    return gemm->run(w, rows, x, act.qkv, stream);
+  gemm->run(w, rows, act.normed, act.qkv, stream);
+}
+
+// Each rank lists the best of its share of the blocks for all index heads, and selects for its own from the
+// lists of all.
+void CudaTextModel::State::select_shared(int rows, const CudaKvCache& cache, int layer, cudaStream_t stream,
+                                         const StepObserver& observer) const {
+  static_assert(ops::cuda::kListWords == msa::gpu::kCandidates);
+  begin(observer, StepPart::kIndex, layer, stream);
+  check_msa(plan->candidates({.q = act.index_q,
+                              .k_pages = cache.index_pages(layer),
+                              .num_blocks = cache.shape().num_blocks,
+                              .candidates = act.candidates},
+                             stream));
+  exchange_lists(rows, layer, stream, observer);
+  begin(observer, StepPart::kIndex, layer, stream);
+  check_msa(plan->select({.candidates = exchange->buffers().lists, .selected = act.selected}, stream));
 }
 
 void CudaTextModel::State::output(const DeviceLayer& w, int rows, cudaStream_t stream) const {
@@ -138,13 +154,15 @@ void CudaTextModel::State::attention(const DeviceBatch& batch, const CudaKvCache
   const DeviceLayer& w = weights.layers[layer];
   const bool sparse = config.layer_is_sparse[layer];
   const int rows = batch.num_tokens;
+  const bool shares_index = sparse && batch.step.shares_index;
+  const ops::cuda::DeviceMatrix& qkv = shares_index ? w.all_qkv : w.qkv;
   begin(observer, StepPart::kProjection, layer, stream);
-  project(w, rows, stream);
+  project(qkv, rows, stream);
 
   begin(observer, StepPart::kStore, layer, stream);
   const int64_t q_dim = int64_t{weights.query_heads} * config.head_dim;
   const int64_t kv_dim = int64_t{weights.kv_heads} * config.head_dim;
-  const auto part = [&](int64_t first) { return msa::gpu::StoreArgs::Rows{act.qkv + first, w.qkv_rows}; };
+  const auto part = [&](int64_t first) { return msa::gpu::StoreArgs::Rows{act.qkv + first, qkv.rows}; };
   msa::gpu::StoreArgs store{.q = part(0),
                             .k = part(q_dim),
                             .v = part(q_dim + kv_dim),
@@ -156,15 +174,15 @@ void CudaTextModel::State::attention(const DeviceBatch& batch, const CudaKvCache
                             .q_out = act.q,
                             .kv_pages = cache.kv_pages(layer)};
   if (sparse) {
-    store.index_q = part(q_dim + 2 * kv_dim);
-    store.index_k = part(q_dim + 3 * kv_dim);
+    store.index_k = part(q_dim + 2 * kv_dim);
+    store.index_q = part(q_dim + 2 * kv_dim + config.head_dim);
     store.index_q_norm = w.index_q_norm;
     store.index_k_norm = w.index_k_norm;
     store.index_q_out = act.index_q;
     store.index_pages = cache.index_pages(layer);
   }
   const int num_blocks = cache.shape().num_blocks;
-  if (sparse && !observer) {  // who observes parts gets them one by one
+  if (sparse && !shares_index && !observer) {  // who observes parts gets them one by one
     check_msa(plan->sparse(
         {.store = store, .num_blocks = num_blocks, .selected = act.selected, .out = act.attended}, stream));
     return output(w, rows, stream);
@@ -176,13 +194,17 @@ void CudaTextModel::State::attention(const DeviceBatch& batch, const CudaKvCache
                               .num_blocks = num_blocks,
                               .kv_scales = cache.kv_scales(layer),
                               .out = act.attended};
-  if (sparse) {
+  if (shares_index) {
+    select_shared(rows, cache, layer, stream, observer);
+  } else if (sparse) {
     begin(observer, StepPart::kIndex, layer, stream);
     check_msa(plan->index({.q = act.index_q,
                            .k_pages = cache.index_pages(layer),
                            .num_blocks = num_blocks,
                            .selected = act.selected},
                           stream));
+  }
+  if (sparse) {
     begin(observer, StepPart::kAttend, layer, stream);
     attend.selected = act.selected;
     check_msa(plan->attend(attend, stream));
@@ -277,6 +299,7 @@ void CudaTextModel::State::forward(const DeviceBatch& batch, const CudaKvCache& 
   const int rows = batch.num_tokens, hidden = config.hidden_size;
   if (rows == 0) return;
   SPARROW_CHECK_LE(rows, limits.max_step_tokens);
+  SPARROW_CHECK(!batch.step.shares_index || is_group());
   // Of many rows each rank has some of the residual alone.
   SPARROW_CHECK(
       capture == nullptr || !is_group() ||

@@ -172,6 +172,11 @@ void CudaTextModel::State::final_norm(const DeviceBatch& batch, cudaStream_t str
                         stream);
 }
 
+void CudaTextModel::State::exchange_lists(int rows, int layer, cudaStream_t stream,
+                                          const StepObserver& observer) const {
+  exchange->exchange_lists(act.candidates, rows, stream, marker(observer, layer, stream));
+}
+
 void CudaTextModel::State::head(int first, int count, cudaStream_t stream, const StepObserver& observer) {
   if (observer) observer(StepPart::kHead, config.num_layers, stream);
   gemm->run(weights.head, count, act.normed + int64_t{first} * config.hidden_size, act.logits, stream);

@@ -63,7 +63,11 @@ struct CudaTextModel::State {
   void final_norm(const DeviceBatch& batch, cudaStream_t stream, const StepObserver& observer) const;
   // Logits of rows of normed.
   void head(int first, int count, cudaStream_t stream, const StepObserver& observer);
-  void project(const DeviceLayer& w, int rows, cudaStream_t stream) const;
+  void project(const ops::cuda::DeviceMatrix& w, int rows, cudaStream_t stream) const;
+  // selected, of blocks that the group's ranks score together; what they exchange for it.
+  void select_shared(int rows, const CudaKvCache& cache, int layer, cudaStream_t stream,
+                     const StepObserver& observer) const;
+  void exchange_lists(int rows, int layer, cudaStream_t stream, const StepObserver& observer) const;
   // delta, or sums = attended times the output matrix.
   void output(const DeviceLayer& w, int rows, cudaStream_t stream) const;
   void route(const DeviceBatch& batch, int layer, cudaStream_t stream, const StepObserver& observer);

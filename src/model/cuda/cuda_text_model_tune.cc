@@ -21,6 +21,7 @@ void CudaTextModel::tune(cudaStream_t stream) {
   };
   for (const DeviceLayer& layer : s.weights.layers) {
     add(qkv, layer.qkv);
+    if (layer.other_index_rows > 0 && s.exchange) add(qkv, layer.all_qkv);
     add(output, layer.o);
   }
   // Denser where decode steps are: padding a product to the next of these costs nothing there.

@@ -59,6 +59,7 @@ Result<DeviceWeights> allocate(const DeviceLayout& layout) {
   for (const DeviceLayerLayout& from : layout.layers) {
     const DeviceTensors& tensors = from.tensors;
     DeviceLayer layer = {.qkv_rows = from.qkv_rows,
+                         .other_index_rows = from.other_index_rows,
                          .num_experts = from.num_experts,
                          .inter = from.inter,
                          .expanded_numbers = from.expanded_numbers,
@@ -69,7 +70,8 @@ Result<DeviceWeights> allocate(const DeviceLayout& layout) {
     at(tensors[kKNorm], layer.k_norm);
     at(tensors[kIndexQNorm], layer.index_q_norm);
     at(tensors[kIndexKNorm], layer.index_k_norm);
-    layer.qkv = matrix(tensors[kQkv]);
+    layer.qkv = layer.all_qkv = matrix(tensors[kQkv]);
+    layer.qkv.rows = from.qkv_rows;
     layer.o = matrix(tensors[kO]);
     at(tensors[kRouter], layer.router);
     at(tensors[kRouterBias], layer.router_bias);

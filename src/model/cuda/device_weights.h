@@ -24,11 +24,13 @@ struct DeviceLayer {
   const __nv_bfloat16 *input_norm, *post_attention_norm;  // [hidden]
   const __nv_bfloat16 *q_norm, *k_norm;                   // [head_dim]
   const __nv_bfloat16 *index_q_norm, *index_k_norm;  // [head_dim]; nullptr without block-sparse attention
-  // Rows of q | k | v, and on sparse layers | index_q | index_k. Each KV head's group of query heads is
+  // Rows of q | k | v, and on sparse layers | index_k | index_q. Each KV head's group of query heads is
   // filled up with zero rows to 4, 8 or 16 heads.
   ops::cuda::DeviceMatrix qkv;  // [qkv_rows, hidden]
-  int qkv_rows;
-  ops::cuda::DeviceMatrix o;  // [hidden, query_heads * head_dim]: zero columns where q has zero rows
+  int qkv_rows, other_index_rows;
+  // The same with index_q of other ranks behind it, for steps that share the index.
+  ops::cuda::DeviceMatrix all_qkv;  // [qkv_rows + other_index_rows, hidden]
+  ops::cuda::DeviceMatrix o;        // [hidden, query_heads * head_dim]: zero columns where q has zero rows
 
   const float *router, *router_bias;  // [all experts, hidden], [all experts]; nullptr: dense feed-forward
   int num_experts;                    // routed ones that are here; 0: dense

@@ -5,12 +5,18 @@
 
 #include "base/check.h"
 #include "device/cuda/check.h"
+#include "model/sharding.h"
 
 namespace sparrow {
 
 RankExchange::RankExchange(const ModelConfig& config, const GpuStepLimits& limits, const Grid& grid,
                            PeerMemory& memory)
-    : hidden_(config.hidden_size), eps_(config.rms_norm_eps), grid_(grid), memory_(memory) {
+    : hidden_(config.hidden_size),
+      eps_(config.rms_norm_eps),
+      grid_(grid),
+      index_heads_(config.num_kv_heads),
+      own_heads_(kv_heads_per_rank(config, grid)),
+      memory_(memory) {
   Arena arena(memory.of(memory.rank()));
   const ops::cuda::PeerShape shape = peer_shape(config, grid, limits);
   buffers_ = ops::cuda::lay_out_peers<__nv_bfloat16>(arena, shape);
@@ -114,6 +120,24 @@ void RankExchange::collect_logits(const float* mine, int rows, int cols, cudaStr
                      .cols = cols,
                      .phases = phases},
                     stream);
+  });
+}
+
+void RankExchange::exchange_lists(const uint64_t* mine, int rows, cudaStream_t stream,
+                                  const Mark& mark) const {
+  using namespace ops::cuda;
+  const int first = grid_.group() * grid_.tp;
+  ListsArgs args{.peers = peers(),
+                 .ranks = {first, first + grid_.tp},
+                 .mine = mine,
+                 .all = buffers_.lists,
+                 .rows = rows,
+                 .index_heads = index_heads_,
+                 .own_heads = own_heads_};
+  for (int place = 0; place < grid_.tp; ++place) args.first_head[place] = place * index_heads_ / grid_.tp;
+  in_phases({kGive, kTake}, mark, [&](int phases) {
+    args.phases = phases;
+    ops::cuda::exchange_lists(args, stream);
   });
 }
 

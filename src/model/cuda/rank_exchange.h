@@ -56,6 +56,8 @@ class RankExchange {
   // buffers().logits of the group's first rank = all ranks' columns.
   void collect_logits(const float* mine, int rows, int cols, cudaStream_t stream,
                       const Mark& mark = {}) const;
+  // buffers().lists of each rank of the group = what all have for its index heads in `mine`.
+  void exchange_lists(const uint64_t* mine, int rows, cudaStream_t stream, const Mark& mark = {}) const;
   // buffers().ids of the others = `ids` of the group's first rank.
   void hand_out_ids(const int32_t* ids, int count, cudaStream_t stream) const;
 
@@ -69,6 +71,7 @@ class RankExchange {
   const int hidden_;
   const float eps_;
   const Grid grid_;
+  const int index_heads_, own_heads_;  // of the group, of this rank
   PeerMemory& memory_;
   ops::cuda::PeerBuffers<__nv_bfloat16> buffers_;
 };

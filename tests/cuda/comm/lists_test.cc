@@ -3,6 +3,7 @@
 // ranks of its group.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <vector>
 
 #include "device/cuda/check.h"

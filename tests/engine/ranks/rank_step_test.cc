@@ -122,5 +122,34 @@ TEST(RankStepTest, ABatchWithoutGroupsIsTheFirstOnes) {
   EXPECT_THAT(rows_of(step_of(batch, 1, 2)), ElementsAre(5, 1));
 }
 
+// Cached tokens of the group that has most decide, and whether anything is scanned at all.
+TEST(RankStepTest, GroupsShareTheIndexTogether) {
+  const auto shares = [](std::vector<int> lengths, bool prompts, int group = 0, int top_k_blocks = 3) {
+    Batch batch = make_batch({{1, 1}, {1, 3}}, 17);
+    batch.seq_lens.assign(lengths.begin(), lengths.end());
+    RankStepLimits limits{.group = group,
+                          .num_groups = 2,
+                          .blocks_per_group = kBlocks,
+                          .max_step_sequences = kMaxSequences,
+                          .max_columns = kMaxColumns,
+                          .shared_index_tokens = 2000,
+                          .top_k_blocks = top_k_blocks,
+                          .shares_prompts = prompts};
+    const bool shared = rank_step(batch, limits).shape.shares_index;
+    limits.shared_index_tokens.reset();
+    EXPECT_FALSE(rank_step(batch, limits).shape.shares_index);
+    return shared;
+  };
+  for (const int group : {0, 1}) {
+    EXPECT_TRUE(shares({1500, 500, 10, 10}, false, group));
+    EXPECT_TRUE(shares({10, 10, 2000, 10}, false, group));
+  }
+  EXPECT_FALSE(shares({1500, 499, 1999, 10}, false));
+  EXPECT_FALSE(shares({1500, 500, 10, 10}, false, 0, 12));
+  // A prompt's rows, where they cost less that way.
+  EXPECT_FALSE(shares({10, 10, 1000, 1000}, false));
+  EXPECT_TRUE(shares({10, 10, 1000, 1000}, true));
+}
+
 }  // namespace
 }  // namespace sparrow
