@@ -150,10 +150,12 @@ void print_case(const CaseResult& r, int groups) {
   print_parts(r);
 }
 
-void print_json(const CaseResult& r, const BenchStepOptions& options) {
+void print_json(const CaseResult& r, const ModelConfig& config, const BenchStepOptions& options) {
   JsonWriter json(JsonWriter::Style::kSpaced);
   json.begin_object().key("phase").string(options.phase).key("batch").integer(r.c.batch);
   json.key("queries").integer(r.c.queries).key("context").integer(r.c.context);
+  json.key("layers").integer(config.num_layers).key("sparse_layers");
+  json.integer(std::count(config.layer_is_sparse.begin(), config.layer_is_sparse.end(), 1));
   json.key("tensor_parallel_size").integer(options.grid.tp);
   json.key("data_parallel_size").integer(options.grid.dp);
   json.key("expert_parallel").boolean(options.grid.expert_parallel);
@@ -255,7 +257,7 @@ Status run_bench_step(const BenchStepOptions& options) {
     StepTimes times = group->profile(batch, options.repeats);
     const CaseResult result = evaluate(c, std::move(times), config, options.grid, types);
     if (options.json)
-      print_json(result, options);
+      print_json(result, config, options);
     else
       print_case(result, options.grid.dp);
     if (!options.svg.empty()) picture = step_picture(result.times);
