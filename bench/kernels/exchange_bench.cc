@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sum over ranks + residual + norm, on one GPU: all ranks in one launch, each on CTAs of its own (what the
 // protocol costs where memory is near), and ranks as processes, which share the GPU by time slices or, under
-// MPS, at once. Usage: exchange_bench [ranks ...]
+// MPS, at once, with NCCL beside (libnccl.so.2, if it lets ranks share a GPU). Usage: exchange_bench [ranks
+// ...]
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -9,14 +10,18 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <memory>
 #include <vector>
 
 #include "comm/cuda/peer_memory.h"
+#include "comm/nccl/nccl_comm.h"
 #include "cuda/comm/together.h"
 #include "device/arena.h"
 #include "device/cuda/check.h"
 #include "device/cuda/stream.h"
 #include "ops/cuda/comm/exchange.h"
+#include "ops/cuda/rows.h"
 
 namespace sparrow {
 namespace {
@@ -144,20 +149,98 @@ void read_all(int fd, void* to, size_t bytes) {
   }
 }
 
-void meet(const Pipes& pipes, int rank) {
-  char byte = 0;
-  if (write(pipes.up[rank][1], &byte, 1) != 1) std::exit(3);
-  read_all(pipes.down[rank][0], &byte, 1);
+// Everybody's bytes, by rank; all have as many. None: this one asks for no more.
+std::vector<Bytes> share(const Pipes& pipes, int rank, int size, const Bytes& mine) {
+  const size_t bytes = mine.size();
+  if (write(pipes.up[rank][1], &bytes, sizeof(bytes)) != sizeof(bytes) ||
+      write(pipes.up[rank][1], mine.data(), bytes) != ssize_t(bytes))
+    std::exit(3);
+  std::vector<Bytes> all(bytes > 0 ? size : 0, Bytes(bytes));
+  for (Bytes& of_rank : all) read_all(pipes.down[rank][0], of_rank.data(), bytes);
+  return all;
+}
+
+// The parent's part.
+void hand_round(const Pipes& pipes, int size) {
+  for (;;) {
+    Bytes all;
+    for (int r = 0; r < size; ++r) {
+      size_t bytes = 0;
+      read_all(pipes.up[r][0], &bytes, sizeof(bytes));
+      all.resize(all.size() + bytes);
+      read_all(pipes.up[r][0], all.data() + all.size() - bytes, bytes);
+    }
+    if (all.empty()) return;
+    for (int r = 0; r < size; ++r)
+      if (write(pipes.down[r][1], all.data(), all.size()) != ssize_t(all.size())) std::exit(3);
+  }
+}
+
+// us of each of what `launch` launches, dependent, while all ranks do.
+template <typename Launch>
+double us_of_all(const Pipes& pipes, int rank, int size, const Stream& stream, const Launch& launch) {
+  // Under MPS; by time slices an exchange takes milliseconds.
+  const bool shared_at_once = std::getenv("CUDA_MPS_PIPE_DIRECTORY") != nullptr;
+  const int launches = 20, replays = shared_at_once ? 50 : 1;  // many: processes do not start at once
+  const Graph graph = Graph::capture(stream, [&] {
+    for (int i = 0; i < launches; ++i) launch();
+  });
+  graph.launch(stream.get());
+  stream.synchronize();
+  share(pipes, rank, size, Bytes(1));
+  const auto start = std::chrono::steady_clock::now();
+  for (int i = 0; i < replays; ++i) graph.launch(stream.get());
+  stream.synchronize();
+  const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+  return took.count() / launches / replays;
+}
+
+// NCCL's sum, then our norm. Error: why there is none.
+Result<std::unique_ptr<NcclComm>> open_nccl(const Pipes& pipes, int rank, int size, const Stream& stream) {
+  auto library = NcclLibrary::open({.shared_gpu = size > 1});
+  nccl::UniqueId id{};
+  if (library.ok() && rank == 0) library.value().GetUniqueId(&id);
+  Bytes mine(sizeof(id));
+  std::memcpy(mine.data(), id.bytes, sizeof(id));
+  std::memcpy(id.bytes, share(pipes, rank, size, mine)[0].data(), sizeof(id));
+  if (!library.ok()) return library.error();
+  if (rank == 0) std::printf("NCCL %s\n", library.value().version().c_str());
+  return NcclComm::create(std::make_shared<const NcclLibrary>(std::move(library.value())), id, rank, size,
+                          stream.get(), std::chrono::seconds(10));
+}
+
+void bench_nccl(const Pipes& pipes, const PeerMemory& memory, const Stream& stream) {
+  const int rank = memory.rank(), size = memory.size();
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+  const auto made = open_nccl(pipes, rank, size, stream);
+  bool all = true;
+  for (const Bytes& ok : share(pipes, rank, size, Bytes(1, std::byte{made.ok()})))
+    all &= ok[0] != std::byte{0};
+  if (!made.ok() && rank == 0) std::printf("no NCCL: %s\n", made.error().message.c_str());
+  if (!all) return;
+  for (const int rows : {1, 64}) {
+    const ExchangeArgs at = args_of(memory, rows, false);
+    Bf16* const partial = static_cast<Bf16*>(const_cast<void*>(at.partial));
+    const double us = us_of_all(pipes, rank, size, stream, [&] {
+      made.value()->all_reduce(Tensor(partial, DType::kBF16, {rows, kHidden}));
+      add_rms_norm({.residual = at.residual_out,
+                    .delta = partial,
+                    .weight = at.weight,
+                    .out = at.out,
+                    .rows = rows,
+                    .hidden = kHidden,
+                    .eps = at.eps},
+                   stream.get());
+    });
+    if (rank == 0)
+      std::printf("%d processes, %4d rows, NCCL and a norm: %8.1f us%s\n", size, rows, us,
+                  made.value()->failed() ? "  FAILED" : "");
+  }
 }
 
 int child(const Pipes& pipes, int rank, int size) {
-  // Under MPS; by time slices an exchange takes milliseconds.
-  const bool shared_at_once = std::getenv("CUDA_MPS_PIPE_DIRECTORY") != nullptr;
   const auto memory = take_memory(rank, size);
-  const Bytes mine = memory->handle().value();
-  if (write(pipes.up[rank][1], mine.data(), mine.size()) != ssize_t(mine.size())) return 3;
-  std::vector<Bytes> all(size, Bytes(mine.size()));
-  for (Bytes& handle : all) read_all(pipes.down[rank][0], handle.data(), handle.size());
+  const std::vector<Bytes> all = share(pipes, rank, size, memory->handle().value());
   if (const Status status = memory->open(all); !status.ok()) {
     std::printf("rank %d: %s\n", rank, status.error().message.c_str());
     return 1;
@@ -166,24 +249,16 @@ int child(const Pipes& pipes, int rank, int size) {
   bool right = true;
   for (const auto& [rows, many] : std::vector<std::pair<int, bool>>{{1, false}, {8, false}, {64, true}}) {
     const ExchangeArgs args = args_of(*memory, rows, many);
-    constexpr int kLaunches = 20, kReplays = 50;  // many: processes do not start at once
-    const Graph graph = Graph::capture(stream, [&] {
-      for (int i = 0; i < kLaunches; ++i) exchange_norm(args, stream.get());
-    });
-    graph.launch(stream.get());
-    stream.synchronize();
-    meet(pipes, rank);
-    const auto start = std::chrono::steady_clock::now();
-    for (int i = 0; i < (shared_at_once ? kReplays : 1); ++i) graph.launch(stream.get());
-    stream.synchronize();
-    const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
+    const double us = us_of_all(pipes, rank, size, stream, [&] { exchange_norm(args, stream.get()); });
     right &= is_right(args) && !memory->missed_rank();
     if (rank == 0)
-      std::printf("%d processes, %4d rows, %s: %8.1f us%s\n", size, rows, many ? "many" : "few ",
-                  took.count() / kLaunches / (shared_at_once ? kReplays : 1), right ? "" : "  WRONG");
+      std::printf("%d processes, %4d rows, %s: %8.1f us%s\n", size, rows, many ? "many" : "few ", us,
+                  right ? "" : "  WRONG");
   }
+  bench_nccl(pipes, *memory, stream);
   std::fflush(stdout);
-  meet(pipes, rank);
+  share(pipes, rank, size, Bytes(1));
+  share(pipes, rank, size, {});
   return right ? 0 : 1;
 }
 
@@ -197,17 +272,7 @@ int bench_processes(int size) {
     if (pid == 0) _exit(child(pipes, r, size));
     children.push_back(pid);
   }
-  constexpr size_t kHandleBytes = 112;
-  std::vector<char> handles(kHandleBytes * size);
-  for (int r = 0; r < size; ++r) read_all(pipes.up[r][0], handles.data() + kHandleBytes * r, kHandleBytes);
-  for (int r = 0; r < size; ++r)
-    if (write(pipes.down[r][1], handles.data(), handles.size()) < 0) return 3;
-  for (int round = 0; round < 4; ++round) {
-    std::vector<char> bytes(size);
-    for (int r = 0; r < size; ++r) read_all(pipes.up[r][0], &bytes[r], 1);
-    for (int r = 0; r < size; ++r)
-      if (write(pipes.down[r][1], &bytes[r], 1) != 1) return 3;
-  }
+  hand_round(pipes, size);
   int failed = 0;
   for (const pid_t pid : children) {
     int status = 0;
