@@ -10,6 +10,7 @@
 #include <thread>
 #include <utility>
 
+#include "device/cuda/device_info.h"
 #include "device/cuda/stream.h"
 #include "engine/cuda/rank.h"
 #include "engine/ranks/rank_group.h"
@@ -48,6 +49,7 @@ class RanksInTurn final : public RankGroup {
 
   static Result<std::unique_ptr<RankGroup>> create(const ModelConfig& config, const Weights& weights,
                                                    const RankOptions& options) {
+    SPARROW_TRY(use_device(options.gpu.ordinal));
     const int size = options.grid.world();
     auto group = std::make_unique<RanksInTurn>(options.grid, config.vocab_size);
     group->ranks_.resize(static_cast<size_t>(size));
