@@ -38,8 +38,8 @@ struct GpuOptions {
   bool batch_invariant = false;      // outputs depend, to the bit, on their request alone; slower
   bool e4m3_tokens = false;          // prompts' rows are rounded to e4m3, on MXFP8 weights: lossy
   // Cached tokens of a step from which on a group's ranks share the scan of its index: below, the exchange
-  // takes longer than it saves. A step of M3 at TP8 saves 2.9 ns a token for 0.35 ms.
-  int64_t shared_index_tokens = 128 * 1024;
+  // takes longer than it saves. A prompt's count three times. Measured: docs/msa-index.md.
+  int64_t shared_index_tokens = 384 * 1024;
   std::optional<uint64_t> dummy_seed;  // random weights made on the device; the checkpoint's are not read
   ProgressFn progress;                 // bytes of weights on the device, bytes in all
   LoadOrder load_order;                // of the checkpoint's files

@@ -63,6 +63,9 @@ void round_up(const RankStepLimits& limits, int columns, RankStep& step) {
   }
 }
 
+// Few queries take as long as their keys take to come; each key of a prompt is multiplied many times.
+constexpr int kScannedQueries = 16, kPromptWeight = 3;
+
 // All groups do the same: ranks that take turns launch as often as each other.
 bool shares_index(const Batch& batch, const RankStepLimits& limits) {
   if (!limits.shared_index_tokens || batch.seq_lens.empty()) return false;
@@ -74,9 +77,11 @@ bool shares_index(const Batch& batch, const RankStepLimits& limits) {
     const int first = named ? batch.group_sequences[static_cast<size_t>(g)] : 0;
     const int end = named ? batch.group_sequences[static_cast<size_t>(g) + 1] : batch.num_sequences();
     int64_t tokens = 0;
-    for (int s = first; s < end; ++s)
-      if (batch.cu_seqlens_q[s + 1] - batch.cu_seqlens_q[s] == 1 || limits.shares_prompts)
-        tokens += batch.seq_lens[s];
+    for (int s = first; s < end; ++s) {
+      const int queries = batch.cu_seqlens_q[s + 1] - batch.cu_seqlens_q[s];
+      if (queries == 1 || limits.shares_prompts)
+        tokens += int64_t{batch.seq_lens[s]} * (queries > kScannedQueries ? kPromptWeight : 1);
+    }
     if (tokens >= *limits.shared_index_tokens) return true;
   }
   return false;

@@ -124,8 +124,9 @@ TEST(RankStepTest, ABatchWithoutGroupsIsTheFirstOnes) {
 
 // Cached tokens of the group that has most decide, and whether anything is scanned at all.
 TEST(RankStepTest, GroupsShareTheIndexTogether) {
-  const auto shares = [](std::vector<int> lengths, bool prompts, int group = 0, int top_k_blocks = 3) {
-    Batch batch = make_batch({{1, 1}, {1, 3}}, 17);
+  const auto shares = [](std::vector<int> lengths, bool prompts, int group = 0, int top_k_blocks = 3,
+                         int queries = 3) {
+    Batch batch = make_batch({{1, 1}, {1, queries}}, 17);
     batch.seq_lens.assign(lengths.begin(), lengths.end());
     RankStepLimits limits{.group = group,
                           .num_groups = 2,
@@ -149,6 +150,9 @@ TEST(RankStepTest, GroupsShareTheIndexTogether) {
   // A prompt's rows, where they cost less that way.
   EXPECT_FALSE(shares({10, 10, 1000, 1000}, false));
   EXPECT_TRUE(shares({10, 10, 1000, 1000}, true));
+  // More queries have more use of each key.
+  EXPECT_FALSE(shares({10, 10, 800, 500}, true, 0, 3, 16));
+  EXPECT_TRUE(shares({10, 10, 500, 500}, true, 0, 3, 17));
 }
 
 }  // namespace
