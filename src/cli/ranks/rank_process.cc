@@ -67,6 +67,9 @@ void add_file(std::string& text, const std::filesystem::path& path) {
 }  // namespace
 
 Result<std::optional<RankPlace>> own_place(const RankFlags& flags) {
+  // Kernels that are loaded when they are first launched seem to wait until the GPU is idle. If it is shared,
+  // that is never: other ranks' kernels wait there for this one's.
+  if (flags.share_gpu) ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
   return place_of(flags.place(), environment());
 }
 

@@ -20,7 +20,8 @@
 
 namespace sparrow::cli {
 
-// Which rank this process is. Nullopt: it is to start those of this node with start_ranks().
+// Which rank this process is. Nullopt: it is to start those of this node with start_ranks(). Before any GPU
+// is looked at.
 Result<std::optional<RankPlace>> own_place(const RankFlags& flags);
 
 // Starts the ranks of this node, with the arguments of this program, and gives the exit code when they have
