@@ -15,7 +15,10 @@ from doc_records import RESULTS, newest, number, size
 HIDDEN, VOCABULARY, LAYERS, SPARSE = 6144, 200064, 60, 57
 LINK = 450e3  # bytes a us out of a GPU
 HOP = 1.0  # us for one way over the link
-SHARED_INDEX_TOKENS = 128 * 1024  # of a group, from which on ranks share the scan (engine_types.h)
+SHARED_INDEX_TOKENS = 384 * 1024  # of a group, from which on ranks share the scan (engine_types.h)
+PROMPT_WEIGHT = 3  # of a prompt's tokens among them (rank_step.cc)
+SELECTED_TOKENS = 2048  # contexts up to here are not scanned
+KV_HEADS = 4  # groups with more ranks share prompts, too
 FEW_ROWS = 128  # of all ranks of a mailbox (ops/cuda/comm/peers.h)
 
 
@@ -69,15 +72,18 @@ def sum_us(grid, rows, others, to_all, from_all):
     return protocol_us(rows) + 3 * HOP + (read_by_others + written) * row / LINK
 
 
+def lists_us(grid, rows):
+    """Lists of 128 bytes to each rank that has the head, in all layers."""
+    return SPARSE * (protocol_us(rows) + HOP + rows * 128 * (grid.tp - 1) / LINK)
+
+
 def exchange_us(grid, rows, others, logits, shares_index):
     """All exchanges of a step, on a rank of a group with so many rows, and rows of logits."""
     dense = LAYERS - SPARSE
     us = (1 + 2 * dense) * sum_us(grid, rows, others, False, False)  # embedding and dense layers stay in the group
     us += SPARSE * (sum_us(grid, rows, others, True, False) + sum_us(grid, rows, others, False, True))
     us += 3 * HOP + logits * VOCABULARY * 4 * (grid.tp - 1) / grid.tp / LINK
-    if shares_index:  # lists of 128 bytes to each rank that has the head
-        us += SPARSE * (protocol_us(rows) + HOP + rows * 128 * (grid.tp - 1) / LINK)
-    return us
+    return us + (lists_us(grid, rows) if shares_index else 0)
 
 
 def more_experts_us(grid, batch, suffix):
@@ -94,13 +100,24 @@ def more_experts_us(grid, batch, suffix):
     return SPARSE * (all_rows - one) if one and all_rows else None
 
 
-def index_gain_us(grid, rank_case, batch, context):
-    """What a rank saves where a group shares the scan; measured in a model of fewer layers."""
-    record = find(f"h200-ranks-index-tp{grid.tp}{f'dp{grid.dp}' if grid.dp > 1 else ''}")
-    shared = case_of(record, "decode", batch, 1, context)
-    if not shared:
+def shared_record(grid):
+    return find(f"h200-ranks-index-tp{grid.tp}{f'dp{grid.dp}' if grid.dp > 1 else ''}")
+
+
+def shared_index_us(grid, rank_case):
+    """The index of a step that shares it, measured in a model of fewer layers."""
+    shared = case_of(shared_record(grid), *[rank_case[key] for key in ("phase", "batch", "queries", "context")])
+    return shared["parts"]["index"]["us"] * SPARSE / shared["sparse_layers"] if shared else None
+
+
+def index_gain_us(grid, rank_case):
+    """What a rank saves where a group shares the scan; none: it does not."""
+    weight = 1 if rank_case["phase"] == "decode" else PROMPT_WEIGHT if grid.tp > KV_HEADS else 0
+    context = rank_case["context"]
+    if context <= SELECTED_TOKENS or rank_case["batch"] * context * weight < SHARED_INDEX_TOKENS:
         return None
-    return rank_case["parts"]["index"]["us"] - shared["parts"]["index"]["us"] * SPARSE / shared["sparse_layers"]
+    shared = shared_index_us(grid, rank_case)
+    return rank_case["parts"]["index"]["us"] - shared if shared else None
 
 
 def decode_cell(grid, suffix, batch, context):
@@ -109,7 +126,7 @@ def decode_cell(grid, suffix, batch, context):
     experts = more_experts_us(grid, batch, suffix)
     if not case or experts is None:
         return "–"
-    gain = index_gain_us(grid, case, rows, context) if rows * context >= SHARED_INDEX_TOKENS else None
+    gain = index_gain_us(grid, case)
     exchange = exchange_us(grid, rows, rows * (grid.dp - 1), rows, gain is not None)
     step = case["step_us"] + experts - (gain or 0) + exchange
     return f"{number(step / 1e3)} ({number(exchange / 1e3)}){' *' if gain is not None else ''}"
@@ -120,7 +137,8 @@ def prefill_us(grid, suffix, tokens, context):
     case = case_of(rank_record(grid, suffix), "prefill", 1, tokens, context)
     if not case:
         return None
-    return case["step_us"] + exchange_us(grid, tokens, grid.dp - 1, 1, False)
+    gain = index_gain_us(grid, case)
+    return case["step_us"] - (gain or 0) + exchange_us(grid, tokens, grid.dp - 1, 1, gain is not None)
 
 
 def million_us(grid, suffix, chunk=8192, ends=(8192, 131072, 524288, 1048576)):
@@ -177,3 +195,23 @@ def prefill(table):
     rows = [row("8K, ms", lambda g, s: prefill_us(g, s, 8192, 8192), 1e3, "SGLang, bf16, 2K, 64 at a time: 1,054"),
             row("1M in chunks of 8K, s", million_us, 1e6, "–")]
     return filled(table, columns, rows)
+
+
+def shared_index(table):
+    """Of steps that share the index, and of those with fewer tokens that were made to."""
+    rows = []
+    for grid in GRIDS:
+        for case in rank_record(grid, "").rows:
+            was_shared = case["context"] > SELECTED_TOKENS and case["batch"] * case["context"] >= 131072
+            shared = shared_index_us(grid, case) if was_shared else None
+            if shared is None:
+                continue
+            name = f"{case['batch']} x {size(case['context'])}"
+            if case["phase"] == "prefill":
+                name = f"{size(case['queries'])} that end at {size(case['context'])}"
+            queries = case["batch"] * case["queries"]
+            rows.append([grid.name, name, number(case["parts"]["index"]["us"] / 1e3), number(shared / 1e3),
+                         number(lists_us(grid, queries) / 1e3), "yes" if index_gain_us(grid, case) is not None else "no"])
+    lines = table(["grid", "requests of a group", "all blocks, ms", "a share", "lists, counted", "shared"], rows, left=2)
+    names = ", ".join(f"[{r.name}](../bench/results/{r.name})" for g in GRIDS for r in (rank_record(g, ""), shared_record(g)))
+    return lines + ["", f"From {names}."]
