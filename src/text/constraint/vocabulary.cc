@@ -27,6 +27,12 @@ int plain_chars(std::string_view token) {
   return count <= kMaxPlainChars ? count : 0;
 }
 
+// Vocabularies have every byte as a token, those among them that only markup has.
+bool has_markup_byte(std::string_view token) {
+  constexpr char kBytes[] = {kMarkerByte, kCallsOpenByte, kCallsCloseByte};
+  return token.find_first_of(std::string_view(kBytes, sizeof kBytes)) != std::string_view::npos;
+}
+
 constexpr int kNumKinds = 6;
 
 // Tokens of one kind are taken together where a state takes all their bytes.
@@ -48,7 +54,8 @@ Vocabulary::Vocabulary(std::span<const std::string> tokens) : tokens_(tokens.beg
 Vocabulary::Vocabulary(const Tokenizer& tokenizer, int vocab_size, std::span<const MarkupToken> markup) {
   tokens_.resize(vocab_size);
   for (int32_t id = 0; id < std::min(vocab_size, tokenizer.vocab_size()); ++id)
-    if (!tokenizer.is_special(id)) tokens_[id] = tokenizer.bytes_of(id).value();
+    if (!tokenizer.is_special(id) && !has_markup_byte(tokenizer.bytes_of(id).value()))
+      tokens_[id] = tokenizer.bytes_of(id).value();
   for (const AddedToken& added : tokenizer.added_tokens()) {
     if (added.id >= vocab_size) continue;
     tokens_[added.id].clear();
