@@ -165,6 +165,11 @@ NodeId Grammar::word_range(std::span<const std::string> texts, size_t from) {
   return choice(parts);
 }
 
+NodeId Grammar::once(const std::string& key, const std::function<NodeId()>& make) {
+  if (const auto found = made_.find(key); found != made_.end()) return found->second;
+  return made_[key] = make();
+}
+
 int Grammar::add_rule(std::string name) {
   rules_.push_back({.name = std::move(name)});
   return static_cast<int>(rules_.size()) - 1;

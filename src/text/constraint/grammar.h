@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -58,6 +59,8 @@ class Grammar {
   NodeId both(std::vector<NodeId> parts, std::vector<NodeId> none_of = {});
   // One of the texts, their common beginnings once.
   NodeId words(std::vector<std::string> texts);
+  // What `make` makes, which is asked once for each key: large nodes that come up again and again.
+  NodeId once(const std::string& key, const std::function<NodeId()>& make);
 
   // A rule may be used before it is defined, also by itself.
   int add_rule(std::string name);
@@ -112,7 +115,7 @@ class Grammar {
   std::vector<ByteSet> sets_;
   std::string bytes_;
   std::vector<Rule> rules_;
-  std::unordered_map<std::string, NodeId> known_;
+  std::unordered_map<std::string, NodeId> known_, made_;
   std::vector<bool> nullable_;
   NodeId root_ = 0, plain_ascii_ = -1, plain_part_ = -1;
   bool too_deep_ = false;

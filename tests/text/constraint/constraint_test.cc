@@ -9,6 +9,8 @@
 #include "support/constraint_walks.h"
 #include "text/constraint/gbnf.h"
 #include "text/constraint/regex/regex.h"
+#include "text/output/tool_markup.h"
+#include "text/synthetic/tokenizer_training.h"
 
 namespace sparrow {
 namespace {
@@ -41,6 +43,18 @@ std::string error_of(const Result<std::shared_ptr<Constraint>>& result) {
   return result.ok() ? "" : result.error().message;
 }
 
+// Every byte is a token of such a vocabulary, also those that stand for markup.
+TEST(Vocabulary, OnlyMarkupHasTheBytesOfMarkup) {
+  const Tokenizer tokenizer =
+      Tokenizer::parse(train_tokenizer("the fox", 400).value(), trained_tokenizer_config()).value();
+  const int32_t marker = *tokenizer.id_of(kToolMarker);
+  const MarkupToken markup[] = {{kToolMarker, kMarkerByte}};
+  const Vocabulary vocabulary(tokenizer, 400, markup);
+  for (int32_t id = 0; id < vocabulary.size(); ++id)
+    EXPECT_EQ(vocabulary.bytes_of(id).find(kMarkerByte) != std::string_view::npos, id == marker) << id;
+  EXPECT_EQ(vocabulary.bytes_of(tokenizer.encode("a").value()[0]), "a");
+}
+
 TEST(Regex, FitsWhatItSays) {
   struct Case {
     const char* pattern;
@@ -58,6 +72,10 @@ TEST(Regex, FitsWhatItSays) {
       {"(a*b?){2,5}c", {"c", "ac", "abababababc"}, {"abababababbc", "a"}},
       {".", {"a", "é", "日"}, {"", "\n", "ab", "\xC3"}},
       {"[^a]", {"b", "é", "\n"}, {"a", ""}},
+      // Look-ahead where the text begins: passwords, and the numbers of pydantic.
+      {"(?=.*[0-9])(?=.*[A-Z])[A-Za-z0-9]{3,}", {"aB3", "3BB"}, {"ab3", "B3", "ABC", "a B3"}},
+      {"(?!^[-+.]*$)[+-]?0*\\d*\\.?\\d*", {"1", "-1.5", ".5", "007"}, {"", "-", ".", "-.", "x"}},
+      {"(?!ab)(?:(?=ac)ac|b).*", {"ac", "acx", "bx"}, {"ab", "abx", "cx"}},
       {"\\d\\w\\s", {"1_ ", "0a\t"}, {"a_ "}},
       {"\\D\\W\\S", {"a-é"}, {"1-a", "aaa"}},
       {"\\p{Lu}\\P{L}", {"A1", "É-"}, {"a1", "AA"}},
@@ -90,7 +108,7 @@ TEST(Regex, SearchesUnlessAnchored) {
 
 TEST(Regex, RefusesByNameAndPlace) {
   const std::pair<const char*, const char*> cases[] = {
-      {"ab(?=c)", "look-ahead is not supported at byte 2"},
+      {"ab(?=c)", "a look-ahead but where the text begins is not supported, at byte 2"},
       {"(?<!c)a", "look-behind is not supported at byte 0"},
       {"(a)\\1", "a backreference is not supported at byte 3"},
       {"(?P=n)", "a backreference is not supported at byte 0"},

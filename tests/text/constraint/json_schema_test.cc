@@ -63,7 +63,10 @@ TEST(JsonSchema, Types) {
 
 TEST(JsonSchema, Numbers) {
   check(
-      {{R"({"type":"integer","minimum":3,"maximum":120})",
+      {{R"({"type":"integer","format":"int8","minimum":-5})", {"-5", "127"}, {"-6", "128", "1.5"}},
+       {R"({"type":"number","format":"uint16"})", {"0", "65535"}, {"-1", "65536", "1.5"}},
+       {R"({"type":"number","format":"double"})", {"-1.5"}, {"x"}},
+       {R"({"type":"integer","minimum":3,"maximum":120})",
         {"3", "9", "10", "99", "100", "120"},
         {"2", "121", "0", "-5", "1000"}},
        {R"({"type":"integer","minimum":-15,"maximum":7})",
@@ -178,6 +181,9 @@ TEST(JsonSchema, AlternativesAndReferences) {
         {R"({"v":1})", R"({"v":1,"kids":[{"v":2,"kids":[]},{"v":3}]})"},
         {R"({"kids":[]})", R"({"v":1,"kids":[1]})"}},
        {R"({"$ref":"#node","$defs":{"a~b/c":{"$anchor":"node","const":1}}})", {"1"}, {"2"}},
+       {R"({"$ref":"#x","$defs":{"a":{"enum":[{"$anchor":"x","const":2}]},"enum":{"$anchor":"x","const":1}}})",
+        {"1"},
+        {"2"}},
        {R"({"$ref":"#/$defs/a~0b~1c","$defs":{"a~b/c":{"const":1}}})", {"1"}, {"2"}}});
 }
 
@@ -208,7 +214,8 @@ TEST(JsonSchema, RefusesByNameAndPlace) {
       {R"({"type":"whatever"})", "keyword type at # is"},
       {R"({"format":"klingon"})", "keyword format at # is \"klingon\""},
       {R"x({"pattern":"(?=a)"})x",
-       "keyword pattern at # cannot be read: look-ahead is not supported at byte 0"},
+       "keyword pattern at # cannot be read: a look-ahead but where the text begins is not supported, at "
+       "byte 0"},
       {R"({"$ref":"http://example.org/x"})", "only references into the schema itself"},
       {R"({"$ref":"#/$defs/none"})", "which is not there"},
       {R"({"oneOf":[{"type":"integer"},{"type":"number"}]})",

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "base/json/json_writer.h"
+#include "base/strf.h"
 #include "text/unicode.h"
 
 namespace sparrow {
@@ -164,14 +165,18 @@ CodePoints CodePoints::dot() {
 }
 
 NodeId one_of(Grammar& grammar, const CodePoints& set, Spelling spelling) {
-  if (spelling == Spelling::kRaw) return raw(grammar, set);
-  std::vector<NodeId> ways{raw(grammar, set.without(escaped_in_json()))};
-  for (const auto& [first, last] : escaped_in_json().ranges())
-    for (uint32_t c = first; c <= last; ++c)
-      for (const auto& range : set.ranges())
-        if (range.first <= c && c <= range.last)
-          ways.push_back(grammar.literal(spelled(std::string(1, static_cast<char>(c)), spelling)));
-  return grammar.choice(ways);
+  std::string key = spelling == Spelling::kRaw ? "raw" : "json";
+  for (const auto& [first, last] : set.ranges()) key += strf(" {}-{}", first, last);
+  return grammar.once(key, [&] {
+    if (spelling == Spelling::kRaw) return raw(grammar, set);
+    std::vector<NodeId> ways{raw(grammar, set.without(escaped_in_json()))};
+    for (const auto& [first, last] : escaped_in_json().ranges())
+      for (uint32_t c = first; c <= last; ++c)
+        for (const auto& range : set.ranges())
+          if (range.first <= c && c <= range.last)
+            ways.push_back(grammar.literal(spelled(std::string(1, static_cast<char>(c)), spelling)));
+    return grammar.choice(ways);
+  });
 }
 
 std::string spelled(std::string_view text, Spelling spelling) {

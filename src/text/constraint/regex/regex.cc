@@ -17,40 +17,65 @@ constexpr size_t kMaxAnchoredWays = 256;
 
 class Lowering {
  public:
-  Lowering(Grammar& grammar, const RegexOptions& options) : grammar_(grammar), options_(options) {}
+  Lowering(Grammar& grammar, Spelling spelling) : grammar_(grammar), spelling_(spelling) {}
 
-  Result<NodeId> whole(const RegexNode& root) {
+  // `before` and `after` say whether other text may be there, unless there is an anchor.
+  Result<NodeId> whole(const RegexNode& root, bool before, bool after) {
     SPARROW_TRY(spread({&root}, 0));
-    const NodeId any = one_of(grammar_, CodePoints::all(), options_.spelling);
-    const NodeId around = options_.search ? grammar_.repeat(any, 0) : grammar_.empty();
+    const NodeId any = grammar_.repeat(one_of(grammar_, CodePoints::all(), spelling_), 0);
     std::vector<NodeId> ways;
     for (Row& row : rows_) {
-      const bool start = !row.empty() && row.front()->kind == Kind::kStart;
-      const bool end = !row.empty() && row.back()->kind == Kind::kEnd;
-      while (!row.empty() && row.front()->kind == Kind::kStart) row.erase(row.begin());
+      Row ahead;
+      bool from_start = !before;
+      for (; !row.empty() && begins(*row.front()); row.erase(row.begin())) {
+        if (row.front()->kind == Kind::kStart)
+          from_start = true;
+        else
+          ahead.push_back(row.front());
+      }
+      const bool to_end = !after || (!row.empty() && row.back()->kind == Kind::kEnd);
       while (!row.empty() && row.back()->kind == Kind::kEnd) row.pop_back();
-      std::vector<NodeId> parts{start ? grammar_.empty() : around};
+      if (!ahead.empty() && !from_start) return unsupported(*ahead[0]);
+      std::vector<NodeId> parts{from_start ? grammar_.empty() : any};
       for (const RegexNode* node : row) {
-        if (node->anchored)
-          return Error{
-              Errc::kInvalidArgument,
-              strf("an anchor in the middle is not supported, at byte {} of the pattern", node->place)};
+        if (node->anchored) return unsupported(*node);
         parts.push_back(lower(*node));
       }
-      parts.push_back(end ? grammar_.empty() : around);
-      ways.push_back(grammar_.sequence(parts));
+      parts.push_back(to_end ? grammar_.empty() : any);
+      ways.push_back(SPARROW_TRY(with_ahead(grammar_.sequence(parts), ahead)));
     }
     return grammar_.choice(ways);
   }
 
  private:
+  static bool begins(const RegexNode& node) {
+    return node.kind == Kind::kStart || node.kind == Kind::kAhead || node.kind == Kind::kNotAhead;
+  }
+
+  static Error unsupported(const RegexNode& node) {
+    const bool anchor = node.kind != Kind::kAhead && node.kind != Kind::kNotAhead;
+    return {Errc::kInvalidArgument,
+            strf("{} is not supported, at byte {} of the pattern",
+                 anchor ? "an anchor in the middle" : "a look-ahead but where the text begins", node.place)};
+  }
+
+  // The whole text is ahead: what has to begin it, and what must not.
+  Result<NodeId> with_ahead(NodeId text, const Row& ahead) {
+    if (ahead.empty()) return text;
+    std::vector<NodeId> wanted{text}, unwanted;
+    for (const RegexNode* node : ahead)
+      (node->kind == Kind::kAhead ? wanted : unwanted)
+          .push_back(SPARROW_TRY(Lowering(grammar_, spelling_).whole(node->parts[0], false, true)));
+    return grammar_.both(std::move(wanted), std::move(unwanted));
+  }
+
   // Opens groups that hold anchors until these stand in the row itself.
   Status spread(Row row, int depth) {
     if (rows_.size() > kMaxAnchoredWays || depth > 10'000)
       return Error{Errc::kInvalidArgument, "the pattern has too many alternatives with anchors"};
     for (size_t i = 0; i < row.size(); ++i) {
       const RegexNode& node = *row[i];
-      if (!node.anchored || node.kind == Kind::kStart || node.kind == Kind::kEnd) continue;
+      if (!node.anchored || node.kind == Kind::kEnd || begins(node)) continue;
       const auto with = [&](const Row& inside) {
         Row made(row.begin(), row.begin() + static_cast<ptrdiff_t>(i));
         made.insert(made.end(), inside.begin(), inside.end());
@@ -71,7 +96,7 @@ class Lowering {
 
   NodeId lower(const RegexNode& node) {
     std::vector<NodeId> parts;
-    if (node.kind == Kind::kSet) return one_of(grammar_, node.set, options_.spelling);
+    if (node.kind == Kind::kSet) return one_of(grammar_, node.set, spelling_);
     for (const RegexNode& part : node.parts) {
       parts.push_back(lower(part));
       if (grammar_.overflows()) break;
@@ -81,7 +106,7 @@ class Lowering {
   }
 
   Grammar& grammar_;
-  const RegexOptions& options_;
+  const Spelling spelling_;
   std::vector<Row> rows_;
 };
 
@@ -89,7 +114,7 @@ class Lowering {
 
 Result<NodeId> add_regex(Grammar& grammar, std::string_view pattern, const RegexOptions& options) {
   const RegexNode root = SPARROW_TRY(parse_regex(pattern));
-  return Lowering(grammar, options).whole(root);
+  return Lowering(grammar, options.spelling).whole(root, options.search, options.search);
 }
 
 }  // namespace sparrow

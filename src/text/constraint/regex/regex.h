@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Regular expressions -> grammar: what ECMAScript, Python and RE2 have in common and a finite automaton can
-// follow. There is nothing here that could backtrack. Look-around, backreferences, word boundaries, flags and
-// possessive quantifiers are errors that say what and where.
+// follow. There is nothing here that could backtrack. Look-ahead where the text begins is an intersection;
+// other look-around, backreferences, word boundaries, flags and possessive quantifiers are errors that say
+// what and where.
 #pragma once
 
 #include <string_view>

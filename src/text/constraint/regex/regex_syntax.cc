@@ -81,7 +81,12 @@ class Parser {
 
   Result<RegexNode> group(int depth, size_t place) {
     if (take("?")) {
-      if (next_is("=") || next_is("!")) return error_at(place, "look-ahead is not supported");
+      if (const bool wanted = take("="); wanted || take("!")) {
+        RegexNode ahead{.kind = wanted ? Kind::kAhead : Kind::kNotAhead, .place = place, .anchored = true};
+        ahead.parts.push_back(SPARROW_TRY(choice(depth + 1)));
+        if (!take(")")) return error_at(place, "a group has no end");
+        return ahead;
+      }
       if (next_is("<=") || next_is("<!")) return error_at(place, "look-behind is not supported");
       if (next_is(">")) return error_at(place, "an atomic group is not supported");
       if (next_is("P=") || next_is("P>")) return error_at(place, "a backreference is not supported");

@@ -12,13 +12,22 @@
 namespace sparrow {
 
 struct RegexNode {
-  enum class Kind { kSet, kSequence, kChoice, kRepeat, kStart, kEnd };  // the last two: ^ and $
+  enum class Kind {
+    kSet,
+    kSequence,
+    kChoice,
+    kRepeat,
+    kStart,     // ^
+    kEnd,       // $
+    kAhead,     // (?= )
+    kNotAhead,  // (?! )
+  };
   Kind kind = Kind::kSequence;
   CodePoints set = {};
   std::vector<RegexNode> parts = {};
   int min = 0, max = 0;
   size_t place = 0;       // in the pattern
-  bool anchored = false;  // there is an anchor in it
+  bool anchored = false;  // there is an anchor in it, or a look-ahead
 };
 
 inline constexpr size_t kMaxPatternBytes = 65'536;

@@ -65,6 +65,10 @@ constexpr std::string_view kKnown[] = {"not",
                                        "$vocabulary",
                                        "$id",
                                        "id"};
+// Hold no schemas, and hold them by names of their own.
+constexpr std::string_view kValues[] = {"enum", "const", "default", "examples", "example"};
+constexpr std::string_view kNamed[] = {"properties", "patternProperties", "$defs", "definitions",
+                                       "dependentSchemas"};
 constexpr size_t kMaxFacets = 256;
 
 template <size_t N>
@@ -153,15 +157,17 @@ Error refuse(const Facet& facet, std::string_view keyword, std::string_view why)
                                        excerpt(facet.pointer), why)};
 }
 
-std::optional<Facet> SchemaDocument::anchor(const Facet& at, std::string_view name, int& budget) const {
+std::optional<Facet> SchemaDocument::anchor(const Facet& at, bool is_schema, std::string_view name,
+                                            int& budget) const {
   if (--budget < 0) return std::nullopt;
-  if (const auto own = member(at.schema, "$anchor"); own && own->is_string() && own->string_view() == name)
-    return at;
+  const auto own = is_schema ? member(at.schema, "$anchor") : std::nullopt;
+  if (own && own->is_string() && own->string_view() == name) return at;
+  const bool array = at.schema.is_array();
   for (size_t i = 0; i < at.schema.size(); ++i) {
-    const bool array = at.schema.is_array();
-    const Facet inner{array ? at.schema.element(i) : at.schema.member(i),
-                      below(at.pointer, array ? std::to_string(i) : std::string(at.schema.key(i)))};
-    if (auto found = anchor(inner, name, budget)) return found;
+    const std::string key = array ? std::to_string(i) : std::string(at.schema.key(i));
+    if (is_schema && lists(kValues, key)) continue;
+    const Facet inner{array ? at.schema.element(i) : at.schema.member(i), below(at.pointer, key)};
+    if (auto found = anchor(inner, !(is_schema && lists(kNamed, key)), name, budget)) return found;
   }
   return std::nullopt;
 }
@@ -183,7 +189,7 @@ Result<Facet> SchemaDocument::resolve(const Facet& from, const std::string& refe
   if (text.empty()) return at;
   if (text[0] != '/') {
     int budget = 10'000;
-    auto found = anchor(at, text, budget);
+    auto found = anchor(at, /*is_schema=*/true, text, budget);
     return found ? Result<Facet>(*found) : missing();
   }
   for (size_t start = 1; start <= text.size();) {

@@ -42,7 +42,7 @@ class SchemaDocument {
   Result<Facet> resolve(const Facet& from, const std::string& reference) const;
 
  private:
-  std::optional<Facet> anchor(const Facet& at, std::string_view name, int& budget) const;
+  std::optional<Facet> anchor(const Facet& at, bool is_schema, std::string_view name, int& budget) const;
   Json root_;
 };
 

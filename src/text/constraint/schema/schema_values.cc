@@ -21,6 +21,32 @@ std::string key_of(const Facets& facets) {
   return key;
 }
 
+void tighten(NumberRange& range, bool low, const NumberRange::Bound& by) {
+  auto& bound = low ? range.low : range.high;
+  const int order = bound ? compare(by.value, bound->value) : 0;
+  if (!bound || (low ? order > 0 : order < 0) || (order == 0 && by.exclusive)) bound = by;
+}
+
+// Those of OpenAPI's kind that have bounds. int64 has all integers that are written without one.
+void tighten_by_format(NumberRange& range, std::string_view format) {
+  struct Format {
+    std::string_view name, low, high;  // below zero; none: there is no such bound
+  };
+  static constexpr Format kFormats[] = {
+      {"int8", "128", "127"}, {"int16", "32768", "32767"}, {"int32", "2147483648", "2147483647"},
+      {"uint8", "0", "255"},  {"uint16", "0", "65535"},    {"uint32", "0", "4294967295"},
+      {"uint64", "0", ""},    {"uint", "0", ""},           {"int64", "", ""},
+  };
+  for (const auto& [name, low, high] : kFormats) {
+    if (name != format) continue;
+    range.whole = true;
+    if (!low.empty())
+      tighten(range, true, {{.negative = low != "0", .whole = std::string(low), .fraction = ""}});
+    if (!high.empty())
+      tighten(range, false, {{.negative = false, .whole = std::string(high), .fraction = ""}});
+  }
+}
+
 }  // namespace
 
 SchemaCompiler::SchemaCompiler(Grammar& grammar, const Json& root, ValueStyle style)
@@ -145,12 +171,9 @@ Result<NodeId> SchemaCompiler::number(const Facets& facets, bool whole) {
       if (!found) continue;
       const auto value = decimal_of(*found);
       if (!value.ok()) return refuse(facet, keyword, strf("is {}", found->brief()));
-      const bool low = keyword.ends_with("inimum"), exclusive = keyword.starts_with("ex");
-      auto& bound = low ? range.low : range.high;
-      const int order = bound ? compare(value.value(), bound->value) : 0;
-      if (!bound || (low ? order > 0 : order < 0) || (order == 0 && exclusive))
-        bound = NumberRange::Bound{value.value(), exclusive};
+      tighten(range, keyword.ends_with("inimum"), {value.value(), keyword.starts_with("ex")});
     }
+    if (const auto format = member(facet.schema, "format")) tighten_by_format(range, format->string_view());
     const auto multiple = member(facet.schema, "multipleOf");
     if (!multiple) continue;
     const auto value = decimal_of(*multiple);
