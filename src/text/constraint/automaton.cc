@@ -76,6 +76,7 @@ StateId Automaton::intern(std::span<const Item> sorted) {
 
 // The set of these items; those that are equal but for what comes after them are one, followed by either.
 StateId Automaton::merged(Items& unsorted) {
+  work_ += 8 + unsorted.size();
   std::sort(unsorted.begin(), unsorted.end());
   size_t kept = 0;
   for (size_t i = 0; i < unsorted.size(); ++i) {
@@ -216,6 +217,7 @@ void Automaton::fill_row(StateId state) {
   const bool products = std::ranges::any_of(all, [&](const Item& item) {
     return item.node != kEnd && grammar_->node(item.node).kind == NodeKind::kBoth;
   });
+  work_ += 64 + 8 * all.size();
   if (!products && all.size() <= 64)
     fill_small_row(state, row);
   else

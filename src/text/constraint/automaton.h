@@ -55,6 +55,8 @@ class Automaton {
   const Grammar& grammar() const { return *grammar_; }
   size_t num_states() const { return sets_.size(); }
   size_t num_rows() const { return num_rows_; }
+  // What it has cost so far, in items that were looked at: some nanoseconds each.
+  uint64_t work() const { return work_; }
   size_t bytes() const;
   // An automaton of the same grammar that has made nothing yet; and the same state there.
   std::unique_ptr<Automaton> fresh() const;
@@ -116,6 +118,7 @@ class Automaton {
   std::vector<Row*> rows_;
   std::deque<Row> row_memory_;
   size_t num_rows_ = 0;
+  uint64_t work_ = 0;
   std::vector<Product> products_;
   std::map<std::pair<std::vector<StateId>, int>, int32_t> product_ids_;
   std::map<std::pair<StateId, StateId>, StateId> attached_;

@@ -49,6 +49,7 @@ std::vector<int32_t> Automaton::next_products(int32_t product) {
   std::vector<int32_t> found;
   const std::vector<StateId> parts = products_[product].parts;
   const int wanted = products_[product].num_wanted;
+  work_ += 128 * parts.size();
   std::vector<const StateId*> rows;
   for (const StateId part : parts) rows.push_back(row(part));
   std::vector<std::vector<StateId>> seen;
@@ -67,27 +68,33 @@ std::vector<int32_t> Automaton::next_products(int32_t product) {
 bool Automaton::is_live(int32_t start) {
   using Life = Product::Life;
   if (products_[start].life != Life::kUnknown) return products_[start].life == Life::kLive;
-  std::vector<int32_t> seen{start};
+  struct Seen {
+    int32_t product;
+    size_t from;  // where that was found
+  };
+  std::vector<Seen> seen{{start, 0}};
   std::unordered_set<int32_t> known{start};
   const auto live = [&](int32_t product) {
     return product == 0 || products_[product].life == Life::kLive || product_accepts(products_[product]);
   };
-  bool found = live(start);
-  for (size_t i = 0; i < seen.size() && !found; ++i) {
+  const auto mark_way_to = [&](size_t at) {
+    for (; at > 0; at = seen[at].from) products_[seen[at].product].life = Life::kLive;
+    products_[start].life = Life::kLive;
+    return true;
+  };
+  if (live(start)) return mark_way_to(0);
+  for (size_t i = 0; i < seen.size(); ++i) {
     if (i > kMaxLifeSteps) {
-      undecided_ = found = true;
-      break;
+      undecided_ = true;
+      return mark_way_to(0);
     }
-    for (const int32_t next : next_products(seen[i])) {
-      found |= live(next);
-      if (!found && products_[next].life != Life::kDead && known.insert(next).second) seen.push_back(next);
+    for (const int32_t next : next_products(seen[i].product)) {
+      if (live(next)) return mark_way_to(i);
+      if (products_[next].life != Life::kDead && known.insert(next).second) seen.push_back({next, i});
     }
   }
-  if (found)
-    products_[start].life = Life::kLive;
-  else
-    for (const int32_t product : seen) products_[product].life = Life::kDead;
-  return found;
+  for (const Seen& one : seen) products_[one.product].life = Life::kDead;
+  return false;
 }
 
 StateId Automaton::copy_set(const Automaton& from, StateId set,

@@ -7,10 +7,11 @@ namespace sparrow {
 namespace {
 
 // What one constraint may hold: rows of its automaton, a KiB each, and masks.
-constexpr size_t kMaxRows = 8'192, kMaxMaskBytes = size_t{8} << 20;
-// New rows that one mask may take. The tokens that need more are left out of it, but for those of one byte:
-// an output can always go on, and no constraint holds up others.
-constexpr size_t kMaxRowsForMask = 4'096;
+constexpr size_t kMaxRows = 8'192, kMaxMaskBytes = size_t{8} << 20, kMaxStateBytes = size_t{16} << 20;
+// What the masks of a constraint may cost its automaton: much now and then, and so much for each on average.
+// The tokens that need more are left out, but for those of one byte: an output can always go on, and no
+// constraint holds up others for long.
+constexpr int64_t kMaxCredit = 2'000'000, kCreditForMask = 60'000, kLeastForMask = 10'000;
 
 }  // namespace
 
@@ -18,7 +19,8 @@ MaskedAutomaton::MaskedAutomaton(std::unique_ptr<Automaton> automaton, const Voc
     : automaton_(std::move(automaton)), vocabulary_(&vocabulary), path_(vocabulary.max_depth() + 1) {}
 
 bool MaskedAutomaton::is_full() const {
-  return automaton_->num_rows() > kMaxRows || mask_bytes_ > kMaxMaskBytes;
+  return automaton_->num_rows() > kMaxRows || mask_bytes_ > kMaxMaskBytes ||
+         automaton_->bytes() > kMaxStateBytes;
 }
 
 bool MaskedAutomaton::takes_all(const Vocabulary::Branch& branch, StateId state) {
@@ -27,14 +29,14 @@ bool MaskedAutomaton::takes_all(const Vocabulary::Branch& branch, StateId state)
   return branch.height <= entry->second.length && entry->second.bytes.holds(branch.bytes);
 }
 
-void MaskedAutomaton::walk(const Vocabulary::Tree& tree, StateId state, std::vector<int32_t>& ids) {
-  const size_t limit = automaton_->num_rows() + kMaxRowsForMask;
+void MaskedAutomaton::walk(const Vocabulary::Tree& tree, StateId state, uint64_t max_work,
+                           std::vector<int32_t>& ids) {
   path_[0] = state;
   const auto count = static_cast<int32_t>(tree.nodes.size());
   for (int32_t i = 0; i < count;) {
     const Vocabulary::TreeNode& node = tree.nodes[i];
     const StateId from = path_[node.depth];
-    const bool may_look = node.depth == 0 || automaton_->has_row(from) || automaton_->num_rows() < limit;
+    const bool may_look = node.depth == 0 || automaton_->has_row(from) || automaton_->work() < max_work;
     const StateId next = may_look ? automaton_->next(from, node.byte) : Automaton::kDead;
     if (next == Automaton::kDead) {
       i = node.next;
@@ -52,16 +54,17 @@ void MaskedAutomaton::walk(const Vocabulary::Tree& tree, StateId state, std::vec
   }
 }
 
-const MaskedAutomaton::Mask& MaskedAutomaton::mask(StateId state) {
+const MaskedAutomaton::Mask& MaskedAutomaton::mask(StateId state, uint64_t work) {
   const auto [entry, is_new] = masks_.try_emplace(state);
   Mask& mask = entry->second;
   if (!is_new) return mask;
   const Grammar& grammar = automaton_->grammar();
   if (grammar.plain_part() >= 0)
     mask.plain_chars = automaton_->repeats_of(state, grammar.plain_ascii(), grammar.plain_part());
-  walk(vocabulary_->rest(), state, mask.ids);
+  const uint64_t max_work = automaton_->work() + work;
+  walk(vocabulary_->rest(), state, max_work, mask.ids);
   if (mask.plain_chars == 0)
-    for (const Vocabulary::Tree& tree : vocabulary_->plain()) walk(tree, state, mask.ids);
+    for (const Vocabulary::Tree& tree : vocabulary_->plain()) walk(tree, state, max_work, mask.ids);
   const auto twins = vocabulary_->twins();
   if (!twins.empty()) {
     std::sort(mask.ids.begin(), mask.ids.end());
@@ -81,9 +84,9 @@ const MaskedAutomaton::Mask& MaskedAutomaton::mask(StateId state) {
   return mask;
 }
 
-void MaskedAutomaton::write_mask(StateId state, std::span<uint32_t> bits) {
+void MaskedAutomaton::write_mask(StateId state, std::span<uint32_t> bits, uint64_t work) {
   SPARROW_CHECK_EQ(bits.size(), vocabulary_->num_words());
-  const Mask& found = mask(state);
+  const Mask& found = mask(state, work);
   if (!found.bits.empty()) {
     std::ranges::copy(found.bits, bits.begin());
     return;
@@ -99,7 +102,9 @@ Result<std::shared_ptr<Constraint>> Constraint::create(const std::shared_ptr<con
                                                        std::shared_ptr<const Vocabulary> vocabulary) {
   std::unique_ptr<Automaton> automaton = SPARROW_TRY(Automaton::create(grammar));
   auto states = std::make_shared<MaskedAutomaton>(std::move(automaton), *vocabulary);
-  return std::shared_ptr<Constraint>(new Constraint(std::move(states), std::move(vocabulary)));
+  std::shared_ptr<Constraint> made(new Constraint(std::move(states), std::move(vocabulary)));
+  made->credit_ = kMaxCredit;
+  return made;
 }
 
 Matcher::Matcher(std::shared_ptr<Constraint> constraint)
@@ -119,7 +124,11 @@ void Matcher::move_on() {
 
 void Matcher::write_mask(std::span<uint32_t> bits) {
   move_on();
-  states_->write_mask(state_, bits);
+  int64_t& credit = constraint_->credit_;
+  const uint64_t before = states_->automaton().work();
+  states_->write_mask(state_, bits, static_cast<uint64_t>(std::max(credit, kLeastForMask)));
+  credit -= static_cast<int64_t>(states_->automaton().work() - before);
+  credit = std::min(credit + kCreditForMask, kMaxCredit);
 }
 
 bool Matcher::advance(std::string_view bytes) {

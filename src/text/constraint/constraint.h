@@ -24,8 +24,8 @@ class MaskedAutomaton {
   MaskedAutomaton(std::unique_ptr<Automaton> automaton, const Vocabulary& vocabulary);
 
   Automaton& automaton() { return *automaton_; }
-  // The tokens that may come in this state, as bits.
-  void write_mask(StateId state, std::span<uint32_t> bits);
+  // The tokens that may come in this state, as bits; those that would take more work than this are left out.
+  void write_mask(StateId state, std::span<uint32_t> bits, uint64_t work);
   // It has grown so large that a fresh one should take its place.
   bool is_full() const;
   size_t bytes() const { return automaton_->bytes() + mask_bytes_; }
@@ -38,8 +38,8 @@ class MaskedAutomaton {
     std::vector<uint32_t> bits;
   };
 
-  const Mask& mask(StateId state);
-  void walk(const Vocabulary::Tree& tree, StateId state, std::vector<int32_t>& ids);
+  const Mask& mask(StateId state, uint64_t work);
+  void walk(const Vocabulary::Tree& tree, StateId state, uint64_t max_work, std::vector<int32_t>& ids);
   bool takes_all(const Vocabulary::Branch& branch, StateId state);
 
   std::unique_ptr<Automaton> automaton_;
@@ -67,6 +67,7 @@ class Constraint {
 
   std::shared_ptr<MaskedAutomaton> states_;
   std::shared_ptr<const Vocabulary> vocabulary_;
+  int64_t credit_ = 0;  // work that masks may take
 };
 
 // Copies go their own ways.
