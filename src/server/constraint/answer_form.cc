@@ -69,7 +69,10 @@ Result<std::optional<AnswerForm>> read_structured(const Json& outputs) {
   for (size_t i = 0; i < outputs.size(); ++i) {
     const std::string_view key = outputs.key(i);
     const Json value = outputs.member(i);
-    if (value.is_null()) continue;
+    if (value.is_null() || key == "disable_fallback") continue;  // there is nothing to fall back to
+    if ((key == "disable_any_whitespace" || key == "disable_additional_properties") && value.is_bool() &&
+        !value.as_bool().value())
+      continue;
     const bool object = key == "json_object";
     if (object && !SPARROW_TRY(value.as_bool())) continue;
     if (form) return outputs.error("must ask for one thing only");

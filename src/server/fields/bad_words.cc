@@ -2,7 +2,6 @@
 #include "server/fields/bad_words.h"
 
 #include <algorithm>
-#include <numeric>
 #include <utility>
 
 namespace sparrow {
@@ -15,8 +14,6 @@ class BadWords final : public TokenConstraint {
   struct Rules {
     std::vector<Ids> words;
     int vocab_size = 0;
-    Ids ends;  // not drawn before so many tokens
-    int64_t min_tokens = 0;
   };
 
   // `inner` may be null.
@@ -28,34 +25,21 @@ class BadWords final : public TokenConstraint {
   std::unique_ptr<TokenConstraint> copy() const override {
     auto made = std::make_unique<BadWords>(rules_, inner_ ? inner_->copy() : nullptr);
     made->recent_ = recent_;
-    made->num_tokens_ = num_tokens_;
     return made;
   }
 
   NextIds next_ids() override {
     NextIds next = inner_ ? inner_->next_ids() : NextIds{};
+    if (next.end == NextIds::End::kOnly) return next;
     Ids banned;
     for (const Ids& word : rules_->words)
       if (ends_with_all_but_the_last(word)) banned.push_back(word.back());
-    // Where another constraint leaves the choice open, it alone knows what may end the output.
-    if (banned.empty() || (inner_ && next.allowed.empty())) return next;
-    allowed_.assign(next.allowed.begin(), next.allowed.end());
-    if (!inner_) {
-      allowed_.resize(static_cast<size_t>(rules_->vocab_size));
-      std::iota(allowed_.begin(), allowed_.end(), 0);
-      if (num_tokens_ < rules_->min_tokens)
-        banned.insert(banned.end(), rules_->ends.begin(), rules_->ends.end());
-    }
-    std::erase_if(allowed_,
-                  [&](int32_t id) { return std::find(banned.begin(), banned.end(), id) != banned.end(); });
-    // A call that has to be complete counts for more than a word.
-    if (!allowed_.empty()) next.allowed = allowed_;
+    if (!banned.empty()) leave_out(banned, next);
     return next;
   }
 
   void advance(int32_t id) override {
     if (inner_) inner_->advance(id);
-    ++num_tokens_;
     recent_.push_back(id);
     if (recent_.size() > max_recent_) recent_.erase(recent_.begin());
   }
@@ -66,12 +50,26 @@ class BadWords final : public TokenConstraint {
     return std::ssize(recent_) >= count && std::equal(word.begin(), word.end() - 1, recent_.end() - count);
   }
 
+  // Where nothing else would be left, a word gives way: what has to be complete counts for more.
+  void leave_out(const Ids& banned, NextIds& next) {
+    if (!next.allowed.empty()) {
+      allowed_.assign(next.allowed.begin(), next.allowed.end());
+      std::erase_if(allowed_, [&](int32_t id) { return std::ranges::find(banned, id) != banned.end(); });
+      if (!allowed_.empty()) next.allowed = allowed_;
+      return;
+    }
+    mask_.assign(next.mask.begin(), next.mask.end());
+    if (mask_.empty()) mask_.assign((static_cast<size_t>(rules_->vocab_size) + 31) / 32, ~uint32_t{0});
+    for (const int32_t id : banned) mask_[id / 32] &= ~(uint32_t{1} << (id % 32));
+    if (std::ranges::any_of(mask_, [](uint32_t word) { return word != 0; })) next.mask = mask_;
+  }
+
   std::shared_ptr<const Rules> rules_;
   std::unique_ptr<TokenConstraint> inner_;
   size_t max_recent_ = 0;
-  int64_t num_tokens_ = 0;
-  Ids recent_;   // the last ids of the output
-  Ids allowed_;  // what next_ids() has handed out
+  Ids recent_;                  // the last ids of the output
+  Ids allowed_;                 // what next_ids() has handed out
+  std::vector<uint32_t> mask_;  // the same
 };
 
 }  // namespace
@@ -79,8 +77,7 @@ class BadWords final : public TokenConstraint {
 Status ban_words(const std::vector<std::string>& words, const Tokenizer& tokenizer, int vocab_size,
                  Request& request) {
   const bool is_held = request.constraint != nullptr;
-  BadWords::Rules rules{.vocab_size = vocab_size, .ends = request.stop_ids, .min_tokens = request.min_tokens};
-  if (tokenizer.eos() && !request.ignore_eos) rules.ends.push_back(*tokenizer.eos());
+  BadWords::Rules rules{.vocab_size = vocab_size};
   for (const std::string& word : words)
     for (const char* before : {"", " "}) {
       Ids ids = SPARROW_TRY(tokenizer.encode(before + word, Recognise::kNone));

@@ -14,8 +14,7 @@
 namespace sparrow {
 
 // Adds them to the request: at the start of a text and after a blank. A constraint that it has counts for
-// more: what that demands is drawn, and where it leaves the choice open, as inside an argument of a forced
-// call, words are not looked for.
+// more: where it leaves nothing but a word, that is drawn.
 Status ban_words(const std::vector<std::string>& words, const Tokenizer& tokenizer, int vocab_size,
                  Request& request);
 
