@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "base/check.h"
+#include "base/text/base64.h"
 #include "media/source/address.h"
 #include "media/source/data_url.h"
 #include "media/source/local_media.h"
@@ -20,16 +21,7 @@ using namespace sparrow;
 constexpr size_t kMaxBytes = 1000;
 
 std::string base64_of(const MediaBytes& bytes) {
-  constexpr std::string_view kAlphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    uint32_t group = 0;
-    for (size_t j = 0; j < 3; ++j)
-      group = group << 8 | (i + j < bytes.size() ? static_cast<uint32_t>(bytes[i + j]) : 0);
-    for (size_t j = 0; j < 4; ++j)
-      text += i + j <= bytes.size() ? kAlphabet[group >> (18 - 6 * j) & 63] : '=';
-  }
-  return text;
+  return to_base64({reinterpret_cast<const char*>(bytes.data()), bytes.size()});
 }
 
 void check_data_url(std::string_view text) {

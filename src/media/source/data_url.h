@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Media that travel inside a request: data URLs and plain base64. Read strictly, and measured before anything
-// is decoded.
+// Media that travel inside a request: data URLs. Read strictly, and measured before anything is decoded.
 #pragma once
 
 #include <cstddef>
@@ -11,9 +10,6 @@
 #include "media/media_bytes.h"
 
 namespace sparrow {
-
-// RFC 4648: its alphabet, padding, no spaces, no bits left over. Nothing else has one meaning only.
-Result<MediaBytes> decode_base64(std::string_view text, size_t max_bytes);
 
 struct DataUrl {
   std::string media_type;  // "image/png", in lower case, without parameters: what the sender says it is

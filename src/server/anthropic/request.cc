@@ -12,17 +12,14 @@ namespace sparrow::anthropic {
 namespace {
 
 // Members that are translated here. All others are the chat's, but for those that this API calls otherwise.
-constexpr std::array<std::string_view, 21> kOwnFields = {
-    "messages",      "system",          "max_tokens",    "stop_sequences", "tools",
-    "tool_choice",   "thinking",        "output_config", "output_format",  "context_management",
-    "container",     "mcp_servers",     "cache_control", "metadata",       "service_tier",
-    "inference_geo", "user_profile_id", "workspace_id",  "diagnostics",    "speed",
-    "betas",
+constexpr std::array<std::string_view, 20> kOwnFields = {
+    "messages",           "system",       "stop_sequences", "tools",
+    "tool_choice",        "thinking",     "output_config",  "output_format",
+    "context_management", "container",    "mcp_servers",    "cache_control",
+    "metadata",           "service_tier", "inference_geo",  "user_profile_id",
+    "workspace_id",       "diagnostics",  "speed",          "betas",
 };
 
-struct OtherName {
-  std::string_view name, instead;
-};
 constexpr std::array kOtherNames = {
     OtherName{"stop", "stop_sequences"},
     OtherName{"max_completion_tokens", "max_tokens"},
@@ -40,10 +37,6 @@ constexpr std::array kOtherNames = {
     OtherName{"continue_final_message", "a last message of role assistant"},
     OtherName{"add_generation_prompt", "a last message of role assistant"},
 };
-
-bool is_nothing(const Json& value) {
-  return (value.is_array() || value.is_object()) && value.size() == 0;
-}
 
 // Edits of the context: thoughts of earlier turns are left out by the model's own template, so that an edit
 // which would remove them changes nothing.
@@ -190,16 +183,7 @@ Status translate_messages(const Json& body, ChatBody& chat) {
 }
 
 Status translate(const Json& body, ChatBody& chat) {
-  for (size_t i = 0; i < body.size(); ++i) {
-    const std::string_view name = body.key(i);
-    if (body.member(i).is_null()) continue;
-    const auto* const other = std::find_if(kOtherNames.begin(), kOtherNames.end(),
-                                           [name](const OtherName& it) { return it.name == name; });
-    if (other != kOtherNames.end())
-      return body.member(i).error(strf("is not a field of this request: use {}", other->instead));
-    if (std::find(kOwnFields.begin(), kOwnFields.end(), name) == kOwnFields.end())
-      chat.copy(name, body.member(i));
-  }
+  SPARROW_TRY(chat.copy_rest(body, kOwnFields, kOtherNames));
   SPARROW_TRY(check_refused(body));
   SPARROW_TRY(translate_messages(body, chat));
   if (const auto tools = body.find("tools")) SPARROW_TRY(translate_tools(*tools, chat));
@@ -210,7 +194,6 @@ Status translate(const Json& body, ChatBody& chat) {
     SPARROW_TRY(stops->expect_array());
     write_json(*stops, chat.member("stop", stops->path()));
   }
-  if (const auto tokens = body.find("max_tokens")) chat.copy("max_tokens", *tokens);
   return Ok{};
 }
 

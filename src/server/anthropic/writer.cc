@@ -9,8 +9,8 @@
 #include "base/json/json.h"
 #include "base/json/json_writer.h"
 #include "base/strf.h"
+#include "base/text/base64.h"
 #include "server/anthropic/messages.h"
-#include "server/api/base64.h"
 #include "server/api/errors.h"
 
 namespace sparrow::anthropic {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api/chat_body.h"
 
+#include <algorithm>
+
 #include "base/strf.h"
 
 namespace sparrow {
@@ -50,8 +52,17 @@ void ChatMessage::add_text(std::string_view text) {
   parts.push_back(json.take());
 }
 
-void ChatBody::copy(std::string_view name, const Json& value) {
-  write_json(value, json_.key(name));
+Status ChatBody::copy_rest(const Json& body, std::span<const std::string_view> own,
+                           std::span<const OtherName> others) {
+  for (size_t i = 0; i < body.size(); ++i) {
+    const std::string_view name = body.key(i);
+    const Json value = body.member(i);
+    if (value.is_null()) continue;
+    if (const auto other = std::ranges::find(others, name, &OtherName::name); other != others.end())
+      return value.error(strf("is not a field of this request: use {}", other->instead));
+    if (std::ranges::find(own, name) == own.end()) write_json(value, json_.key(name));
+  }
+  return Ok{};
 }
 
 JsonWriter& ChatBody::member(std::string_view name, std::string origin) {

@@ -3,6 +3,7 @@
 // chats take, that API takes too. It knows what was made of what, so that errors name what the client sent.
 #pragma once
 
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -31,12 +32,18 @@ struct ChatMessage {
   void add_text(std::string_view text);
 };
 
+// A field of chats that the other API calls otherwise.
+struct OtherName {
+  std::string_view name, instead;
+};
+
 class ChatBody {
  public:
   ChatBody() { json_.begin_object(); }
 
-  // A member of the body, of the same name and value.
-  void copy(std::string_view name, const Json& value);
+  // All members of the body but its `own`, which its reader translates. Error at one that is among `others`.
+  Status copy_rest(const Json& body, std::span<const std::string_view> own,
+                   std::span<const OtherName> others);
   // The next member: its value is written to what this returns. Errors at `name` are told of `origin`.
   JsonWriter& member(std::string_view name, std::string origin);
   void add_messages(const std::vector<ChatMessage>& messages);

@@ -93,6 +93,12 @@ Status check_field(const Json& value, const Field& field) {
 
 }  // namespace
 
+bool is_nothing(const Json& value) {
+  const bool is_list = value.is_object() || value.is_array();
+  return value.is_null() || (is_list && value.size() == 0) ||
+         (value.is_string() && value.string_view().empty());
+}
+
 Status check_fields(const Json& object, std::initializer_list<std::span<const Field>> tables,
                     std::string_view what) {
   SPARROW_TRY(object.expect_object());

@@ -51,6 +51,9 @@ constexpr Field with_schema(std::string_view name, Field::Type type, std::string
   return {name, type, -Field::kMost, Field::kMost, {}, {}, schema};
 }
 
+// Clients spell "absent" like this, too: null, "", [] and {}.
+bool is_nothing(const Json& value);
+
 // Error at the first member that is in none of the tables or has a value that its row does not allow; `what`
 // the object is: "this request". Null is how clients spell "absent", and may be said of anything.
 Status check_fields(const Json& object, std::initializer_list<std::span<const Field>> tables,

@@ -56,12 +56,6 @@ constexpr std::array<std::string_view, 3> kCalledFields = {"name", "arguments", 
 constexpr std::array<std::string_view, 3> kToolFields = {"type", "function", "cache_control"};
 constexpr std::array<std::string_view, 4> kFunctionFields = {"name", "description", "parameters", "strict"};
 
-bool is_nothing(const Json& value) {
-  const bool is_list = value.is_object() || value.is_array();
-  return value.is_null() || (is_list && value.size() == 0) ||
-         (value.is_string() && value.string_view().empty());
-}
-
 Status check_part(const Json& part) {
   if (part.is_string()) return Ok{};
   const Json type = SPARROW_TRY(part.at("type"));

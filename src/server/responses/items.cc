@@ -6,7 +6,7 @@
 #include <memory>
 
 #include "base/strf.h"
-#include "server/api/base64.h"
+#include "base/text/base64.h"
 #include "server/api/unique.h"
 #include "server/fields/field.h"
 
@@ -46,9 +46,9 @@ Result<std::string> thought_of(const Json& item) {
   if (const auto packed = item.find("encrypted_content")) {
     const std::string value = SPARROW_TRY(packed->as_string());
     if (value.starts_with(kPacked)) {
-      const auto unpacked = from_base64(std::string_view(value).substr(kPacked.size()));
-      if (!unpacked) return packed->error("must be as it was received");
-      return *unpacked;
+      const auto unpacked = decode_base64(std::string_view(value).substr(kPacked.size()), value.size());
+      if (!unpacked.ok()) return packed->error("must be as it was received");
+      return std::string(reinterpret_cast<const char*>(unpacked.value().data()), unpacked.value().size());
     }
   }
   if (const auto summary = item.find("summary")) text = SPARROW_TRY(joined_text(*summary, "summary_text"));

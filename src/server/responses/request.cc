@@ -41,9 +41,6 @@ constexpr std::array<std::string_view, 25> kOwnFields = {
     "metadata",
 };
 
-struct OtherName {
-  std::string_view name, instead;
-};
 constexpr std::array kOtherNames = {
     OtherName{"messages", "input"},
     OtherName{"max_tokens", "max_output_tokens"},
@@ -58,14 +55,6 @@ constexpr std::array kOtherNames = {
     OtherName{"continue_final_message", "/v1/chat/completions"},
     OtherName{"add_generation_prompt", "/v1/chat/completions"},
 };
-
-bool is_own(std::string_view name) {
-  return std::find(kOwnFields.begin(), kOwnFields.end(), name) != kOwnFields.end();
-}
-
-bool is_nothing(const Json& value) {
-  return (value.is_array() || value.is_object()) && value.size() == 0;
-}
 
 // What is not here, whatever its value.
 Status check_refused(const Json& body) {
@@ -251,15 +240,7 @@ Status translate_messages(const Json& body, const openai::Asker& asker, ItemRead
 }
 
 Status translate(const Json& body, const openai::Asker& asker, ItemReader& items, ChatBody& chat) {
-  for (size_t i = 0; i < body.size(); ++i) {
-    const std::string_view name = body.key(i);
-    if (body.member(i).is_null()) continue;
-    const auto* const other = std::find_if(kOtherNames.begin(), kOtherNames.end(),
-                                           [name](const OtherName& it) { return it.name == name; });
-    if (other != kOtherNames.end())
-      return body.member(i).error(strf("is not a field of this request: use {}", other->instead));
-    if (!is_own(name)) chat.copy(name, body.member(i));
-  }
+  SPARROW_TRY(chat.copy_rest(body, kOwnFields, kOtherNames));
   SPARROW_TRY(check_refused(body));
   SPARROW_TRY(check_neutral(body));
   SPARROW_TRY(translate_messages(body, asker, items, chat));
