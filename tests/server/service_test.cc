@@ -54,6 +54,8 @@ TEST_F(ServiceTest, SmallAnswersAreThere) {
   EXPECT_THAT(ask(get_request("/v1/models")).body, HasSubstr(R"("id":"m3")"));
   EXPECT_EQ(ask(get_request("/v1/models/other")).status, 404);
   EXPECT_EQ(ask(get_request("/v1/chat/completions")).status, 405);
+  for (const std::string method : {"TRACE", "QUERY", "PATCH"})
+    EXPECT_EQ(ask(method + " /version HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").status, 405);
   EXPECT_EQ(ask(get_request("/etc/passwd")).status, 404);
   EXPECT_THAT(ask(json_post("/tokenize", R"({"prompt":"the fox"})")).body, HasSubstr("\"tokens\":["));
   EXPECT_THAT(ask(json_post("/detokenize", R"({"tokens":[116]})")).body, HasSubstr("\"prompt\""));

@@ -105,7 +105,6 @@ std::vector<BadRequest> head_cases() {
       {"GiantTarget", get_request("/" + std::string(2000, 'a')), 414, "1024 bytes"},
       {"GiantTargetWithoutEnd", "GET /" + std::string(2000, 'a'), 414, "1024 bytes"},
       {"UnknownMethod", "BREW /hello HTTP/1.1\r\nHost: t\r\n\r\n", 501, "BREW"},
-      {"TraceMethod", "TRACE /hello HTTP/1.1\r\nHost: t\r\n\r\n", 501, "TRACE"},
       {"ConnectMethod", "CONNECT host:443 HTTP/1.1\r\nHost: t\r\n\r\n", 501, "CONNECT"},
       {"LowerCaseMethod", "get /hello HTTP/1.1\r\nHost: t\r\n\r\n", 400, "method"},
       {"Http09", "GET /hello\r\n\r\n", 400, "target"},

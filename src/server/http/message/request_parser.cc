@@ -61,9 +61,10 @@ std::string describe(const error_code& ec) {
   return "The request head is not valid HTTP.";
 }
 
-bool is_implemented(std::string_view method) {
-  static constexpr std::array<std::string_view, 7> kMethods = {"GET", "POST",   "HEAD", "OPTIONS",
-                                                               "PUT", "DELETE", "PATCH"};
+// That it exists; which of them a path has is for its handler to say.
+bool is_method(std::string_view method) {
+  static constexpr std::array<std::string_view, 9> kMethods = {"GET",    "POST",  "HEAD",  "OPTIONS", "PUT",
+                                                               "DELETE", "PATCH", "TRACE", "QUERY"};
   return std::find(kMethods.begin(), kMethods.end(), method) != kMethods.end();
 }
 
@@ -145,7 +146,7 @@ void RequestParser::parse_head(std::string_view head) {
   request_.headers = std::move(reader.headers);
   request_.http_1_0 = reader.version == 10;
   keep_alive_ = reader.keep_alive();
-  if (!is_implemented(request_.method))
+  if (!is_method(request_.method))
     return fail(501, strf("The method {} is not implemented.", request_.method.substr(0, 32)),
                 "not_implemented");
   check_target(reader.target);
