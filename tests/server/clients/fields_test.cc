@@ -17,29 +17,30 @@ class ClientFields : public OpenAiRequests {};
 
 TEST_F(ClientFields, NeutralValuesChangeNothing) {
   const auto plain = chat("").value();
-  for (const char* field : {R"("top_logprobs":0)",
-                            R"("length_penalty":1)",
-                            R"("length_penalty":1.0)",
-                            R"("include_reasoning":true)",
-                            R"("store":true)",
-                            R"("store":false)",
-                            R"("service_tier":"flex")",
-                            R"("verbosity":"low")",
-                            R"("prediction":{"type":"content","content":"x"})",
-                            R"("reasoning_effort":"minimal")",
-                            R"("reasoning_effort":"xhigh")",
-                            R"("reasoning_effort":"max")",
-                            R"("metadata":{"a":"b"})",
-                            R"("prompt_cache_retention":"24h")",
-                            R"("add_special_tokens":false)",
-                            R"("add_special_tokens":true)",
-                            R"("early_stopping":false)",
-                            R"("best_of":1)",
-                            R"("echo":false)",
-                            R"("structured_outputs":{"disable_fallback":true,"disable_any_whitespace":false})",
-                            R"("chat_template_kwargs":{"foo":[1],"bar":null})",
-                            R"("chat_template_kwargs":{"thinking_mode":null})",
-                            R"("detokenize":true)"}) {
+  for (const char* field :
+       {R"("top_logprobs":0)",
+        R"("length_penalty":1)",
+        R"("length_penalty":1.0)",
+        R"("include_reasoning":true)",
+        R"("store":true)",
+        R"("store":false)",
+        R"("service_tier":"flex")",
+        R"("verbosity":"low")",
+        R"("prediction":{"type":"content","content":"x"})",
+        R"("reasoning_effort":"minimal")",
+        R"("reasoning_effort":"xhigh")",
+        R"("reasoning_effort":"max")",
+        R"("metadata":{"a":"b"})",
+        R"("prompt_cache_retention":"24h")",
+        R"("add_special_tokens":false)",
+        R"("add_special_tokens":true)",
+        R"("early_stopping":false)",
+        R"("best_of":1)",
+        R"("echo":false)",
+        R"("structured_outputs":{"disable_fallback":true,"disable_any_whitespace":false})",
+        R"("chat_template_kwargs":{"foo":[1],"bar":null})",
+        R"("chat_template_kwargs":{"thinking_mode":null})",
+        R"("detokenize":true)"}) {
     const auto prepared = chat(std::string(",") + field);
     ASSERT_TRUE(prepared.ok()) << field << ": " << prepared.error().message;
     EXPECT_EQ(prepared.value()->request.prompts, plain->request.prompts) << field;
