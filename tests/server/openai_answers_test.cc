@@ -63,7 +63,8 @@ class OpenAiAnswers : public testing::Test {
                .tokenizer = tokenizer_,
                .encode_cache = cache_,
                .chat_template = &template_,
-               .defaults = {.vocab_size = 400, .max_model_tokens = 4096}} {}
+               .defaults = {.vocab_size = 400, .max_model_tokens = 4096},
+               .constraints = &constraints_} {}
 
   Generation chat(const std::string& extra) {
     return Generation(
@@ -92,6 +93,7 @@ class OpenAiAnswers : public testing::Test {
   const Tokenizer& tokenizer_;
   EncodeCache cache_;
   ChatTemplate template_;
+  ConstraintStore constraints_{tokenizer_, 400};
   ServedModel model_;
 };
 

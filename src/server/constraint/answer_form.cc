@@ -7,6 +7,7 @@
 #include "base/json/json_writer.h"
 #include "base/strf.h"
 #include "base/utf8.h"
+#include "server/fields/field.h"
 #include "text/constraint/gbnf.h"
 #include "text/constraint/regex/regex.h"
 #include "text/constraint/schema/json_schema.h"
@@ -53,12 +54,23 @@ Result<AnswerForm> choice_form(const Json& list) {
 
 Result<std::optional<AnswerForm>> read_response_format(const Json& format) {
   const Json type = SPARROW_TRY(format.at("type"));
-  if (type.string_view() == "text") return std::optional<AnswerForm>();
-  if (type.string_view() == "json_object")
+  const auto check = [&](std::span<const std::string_view> known) {
+    return check_members(format, known, "a response_format of this type");
+  };
+  if (type.string_view() == "text") {
+    SPARROW_TRY(check(std::array<std::string_view, 1>{"type"}));
+    return std::optional<AnswerForm>();
+  }
+  if (type.string_view() == "json_object") {
+    SPARROW_TRY(check(std::array<std::string_view, 2>{"type", "schema"}));  // which some clients send along
+    if (const auto schema = format.find("schema")) return std::optional(SPARROW_TRY(schema_form(*schema)));
     return std::optional(AnswerForm{.kind = Kind::kJsonObject, .field = format.path()});
+  }
   if (type.string_view() != "json_schema") return type.error("must be text, json_object or json_schema");
+  SPARROW_TRY(check(std::array<std::string_view, 2>{"type", "json_schema"}));
   const Json described = SPARROW_TRY(format.at("json_schema"));
-  SPARROW_TRY(described.expect_object());
+  static constexpr std::array<std::string_view, 4> kFields = {"name", "description", "schema", "strict"};
+  SPARROW_TRY(check_members(described, kFields, "a json_schema"));
   SPARROW_TRY(described.bool_or("strict", false));  // it is kept to in either case
   return std::optional(SPARROW_TRY(schema_form(SPARROW_TRY(described.at("schema")))));
 }
