@@ -69,10 +69,12 @@ class NcclLibrary {
   // What a code that is no success means, in the library's words.
   std::string describe(int code) const { return GetErrorString(code); }
 
+// NOLINTBEGIN(bugprone-macro-parentheses, readability-identifier-naming): theirs
 #define SPARROW_NCCL_DECLARE(name, arguments) int(*name) arguments = nullptr;
   SPARROW_NCCL_FUNCTIONS(SPARROW_NCCL_DECLARE)
 #undef SPARROW_NCCL_DECLARE
   const char* (*GetErrorString)(int) = nullptr;
+  // NOLINTEND(bugprone-macro-parentheses, readability-identifier-naming)
 
  private:
   int version_ = 0;  // 22809
