@@ -205,6 +205,34 @@ TEST_P(Ranks, FollowTheIdsOfTheFirst) {
   EXPECT_EQ(greedy(GetParam(), true), greedy({}, true));
 }
 
+// What ranks hold alike, after steps of many rows, of few and of one.
+TEST_P(Ranks, HoldTheSameAsEachOther) {
+  if (GetParam().tp == 1) return;
+  const auto hashes = [&](int seed) {
+    const auto group = make_ranks(GetParam(), false);
+    ModelRunner& ranks = *group;
+    std::vector<uint64_t> found;
+    int done = 0;
+    for (const int rows : {200, 5, 1}) {
+      Batch batch{
+          .cu_seqlens_q = {0, rows}, .seq_lens = {done + rows}, .block_table = {0, 1}, .max_blocks = 2};
+      for (int i = 0; i < rows; ++i) {
+        batch.ids.push_back(((done + i) * 31 + seed) % config().vocab_size);
+        batch.positions.push_back(done + i);
+        batch.slots.push_back(done + i);
+      }
+      batch.logit_rows = {rows - 1};
+      ranks.run(batch);
+      found.push_back(ranks.replica_hash());
+      EXPECT_NE(found.back(), 0u) << rows << " rows";
+      done += rows;
+    }
+    return found;
+  };
+  const std::vector<uint64_t> a = hashes(1), b = hashes(2);
+  for (size_t i = 0; i < a.size(); ++i) EXPECT_NE(a[i], b[i]);
+}
+
 // Batch-invariant products are summed in parts that do not depend on the number of ranks.
 class RankBits : public ::testing::TestWithParam<std::tuple<Grid, MatrixFormat>> {
  protected:

@@ -11,6 +11,7 @@ namespace sparrow {
 namespace {
 
 constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr int kHashedRows = 16;  // of a step
 
 }  // namespace
 
@@ -197,6 +198,7 @@ void Rank::run(const Batch& all, Capture* capture) {
   first_logit_ = step.first_logit;
   first_row_ = 0;
   replayed_ = step.replays;
+  hashed_slots_.assign(batch.slots.begin(), batch.slots.begin() + std::min(batch.num_tokens(), kHashedRows));
   const DeviceBatch device_batch =
       upload_->upload(batch, step.shape, step.groups, drawn_ids(batch), stream());
   if (replayed_)
@@ -273,6 +275,31 @@ std::vector<Draw> Rank::finish_draws() {
   std::vector<Draw> drawn = sampler_.finish();
   std::move(drawn.begin(), drawn.end(), std::back_inserter(all));
   return all;
+}
+
+// Index keys, which each rank computes by itself, and rows of the last exchange.
+uint64_t Rank::replica_hash() {
+  if (!options_.exchange || options_.grid.tp == 1) return 0;
+  enter();
+  std::vector<uint32_t> words;
+  const auto take = [&](const void* from, size_t row_bytes, int64_t row) {
+    const size_t at = words.size();
+    words.resize(at + row_bytes / sizeof(uint32_t));
+    SPARROW_CUDA(cudaMemcpyAsync(words.data() + at,
+                                 static_cast<const std::byte*>(from) + static_cast<size_t>(row) * row_bytes,
+                                 row_bytes, cudaMemcpyDeviceToHost, stream()));
+    stream_->synchronize();
+  };
+  const size_t rows = std::min(replayed_ ? hashed_slots_.size() : wanted_rows_.size(), size_t{kHashedRows});
+  for (size_t i = 0; i < rows; ++i)
+    take(model_->logit_inputs(), static_cast<size_t>(config_.hidden_size) * 2, static_cast<int64_t>(i));
+  int layer = config_.num_layers - 1;
+  while (layer >= 0 && !config_.layer_is_sparse[layer]) --layer;
+  for (const int64_t slot : layer < 0 ? std::vector<int64_t>{} : hashed_slots_)
+    take(cache_->index_pages(layer), cache_->shape().index_page_bytes() / kBlockTokens, slot);
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const uint32_t word : words) hash = (hash ^ word) * 0x100000001b3u;
+  return hash;
 }
 
 std::vector<std::optional<TokenLogprobs>> Rank::score(std::span<const PromptRow> all_rows) {

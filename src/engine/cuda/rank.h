@@ -52,6 +52,7 @@ class Rank {
   std::vector<Draw> finish_draws();
   std::vector<std::optional<TokenLogprobs>> score(std::span<const PromptRow> rows);
   Tensor logits();
+  uint64_t replica_hash();
 
   // As in RankGroup.
   void fill_cache(uint64_t seed);
@@ -128,11 +129,12 @@ class Rank {
   int max_columns_ = 0, max_logits_ = 0;
 
   // The last step.
-  std::vector<int32_t> wanted_rows_;  // of the batch
-  int64_t first_logit_ = 0;           // of this group, among those of all
-  std::vector<int32_t> own_draw_;     // [draws of all groups] which of this group's it is, or -1
-  bool replayed_ = false;             // its logits have a row for every row of the batch
-  int64_t first_row_ = 0;             // of the wanted ones whose logits stand in the buffer
+  std::vector<int32_t> wanted_rows_;   // of the batch
+  int64_t first_logit_ = 0;            // of this group, among those of all
+  std::vector<int32_t> own_draw_;      // [draws of all groups] which of this group's it is, or -1
+  bool replayed_ = false;              // its logits have a row for every row of the batch
+  int64_t first_row_ = 0;              // of the wanted ones whose logits stand in the buffer
+  std::vector<int64_t> hashed_slots_;  // of its first rows
   std::vector<float> host_logits_;
 };
 

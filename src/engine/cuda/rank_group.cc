@@ -28,6 +28,7 @@ class RankOfProcess final : public RankGroup {
     if (!missed) return std::nullopt;
     return Error{Errc::kIo, strf("a GPU waited for rank {} in vain", *missed)};
   }
+  uint64_t replica_hash() override { return rank_->replica_hash(); }
   void fill_cache(uint64_t seed) override { rank_->fill_cache(seed); }
   StepTimes profile(const Batch& batch, int repeats) override { return rank_->profile(batch, repeats); }
 

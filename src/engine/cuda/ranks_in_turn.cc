@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <set>
 #include <thread>
 #include <utility>
 
@@ -118,6 +119,13 @@ class RanksInTurn final : public RankGroup {
         std::copy_n(mine.as<float>(), mine.numel(), logits_.data() + first_logit_[group_of(rank)] * cols);
     });
     return Tensor(logits_.data(), DType::kF32, {first_logit_.back(), cols});
+  }
+  // That of the first group; 0: its ranks disagree.
+  uint64_t replica_hash() override {
+    std::set<uint64_t> hashes;
+    for (const auto& rank : ranks_)
+      if (group_of(*rank) == 0) hashes.insert(rank->replica_hash());
+    return hashes.size() == 1 ? *hashes.begin() : 0;
   }
   void fill_cache(uint64_t seed) override {
     for (const auto& rank : ranks_) rank->fill_cache(seed);

@@ -359,6 +359,10 @@ const int32_t* CudaTextModel::expert_ids() const {
   return state_->act.expert_ids;
 }
 
+const void* CudaTextModel::logit_inputs() const {
+  return state_->act.normed;
+}
+
 const float* CudaTextModel::logits() const {
   return state_->has_all_logits() ? state_->exchange->buffers().logits : state_->act.logits;
 }

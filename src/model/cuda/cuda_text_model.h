@@ -86,6 +86,9 @@ class CudaTextModel {
   // Where the last step's layers left the experts they picked, [rows, experts_per_token], until the next
   // layer.
   const int32_t* expert_ids() const;
+  // The rows whose products with the vocabulary the last step's logits are, [logit rows, hidden] bf16: those
+  // of all ranks of a group alike.
+  const void* logit_inputs() const;
   // [max_logits, logit_columns()]: the vocabulary on the first rank of a group, else this rank's part of it.
   const float* logits() const;
   int logit_columns() const;
