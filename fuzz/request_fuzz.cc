@@ -113,11 +113,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   complete(served.model, openai::kCompletionApi, body);
   complete(served.model, responses::kResponsesApi, body);
   complete(served.model, anthropic::kMessagesApi, body);
-  for (const auto& text : {openai::tokenize(body, served.model), openai::detokenize(body, served.model),
-                           anthropic::count_tokens(body, {.model = served.model}),
-                           responses::count_tokens(body, {.model = served.model})}) {
-    if (!text.ok()) check_refused(text.error());
-    if (text.ok()) SPARROW_CHECK(JsonDocument::parse(text.value(), "ids or text").ok());
+  for (const openai::Api* api : {&openai::kTokenizeApi, &anthropic::kCountApi, &responses::kCountApi}) {
+    const auto counted = openai::prepare(*api, body, served.model);
+    if (!counted.ok()) check_refused(counted.error());
+    if (counted.ok()) SPARROW_CHECK(JsonDocument::parse(counted.value()->counted, "ids").ok());
   }
+  const auto text = openai::detokenize(body, served.model);
+  if (!text.ok()) check_refused(text.error());
+  if (text.ok()) SPARROW_CHECK(JsonDocument::parse(text.value(), "a text").ok());
   return 0;
 }

@@ -66,7 +66,7 @@ class Service {
   struct Route {
     Operation operation;
     net::awaitable<void> (Service::*handle)(Exchange& exchange, const Route& route);
-    const openai::Api* api = nullptr;                    // of complete()
+    const openai::Api* api = nullptr;                    // of complete() and count()
     std::string (Service::*document)() const = nullptr;  // of show()
   };
   static std::span<const Route> routes();
@@ -75,15 +75,13 @@ class Service {
   static std::string help(std::string_view path);  // for one that is not there
 
   net::awaitable<void> complete(Exchange& exchange, const Route& route);
-  net::awaitable<void> count_message(Exchange& exchange, const Route& route);
-  net::awaitable<void> count_input(Exchange& exchange, const Route& route);
+  net::awaitable<void> count(Exchange& exchange, const Route& route);
   net::awaitable<void> show_response(Exchange& exchange, const Route& route);
   net::awaitable<void> delete_response(Exchange& exchange, const Route& route);
   net::awaitable<void> cancel_response(Exchange& exchange, const Route& route);
   net::awaitable<void> list_input_items(Exchange& exchange, const Route& route);
   // The stored response that the path names; the key it belongs to.
   Result<std::shared_ptr<const StoredResponse>> stored_response(const Exchange& exchange, std::string& key);
-  net::awaitable<void> tokenize(Exchange& exchange, const Route& route);
   net::awaitable<void> detokenize(Exchange& exchange, const Route& route);
   net::awaitable<void> show(Exchange& exchange, const Route& route);
   net::awaitable<void> show_model(Exchange& exchange, const Route& route);
@@ -97,9 +95,6 @@ class Service {
   net::awaitable<Result<std::unique_ptr<openai::Prepared>>> prepare(Exchange& exchange,
                                                                     const openai::Api& api,
                                                                     KeyTicket& ticket);
-  // A body in, a body out, without the engine.
-  using Convert = Result<std::string> (*)(std::string_view body, const openai::Asker& asker);
-  net::awaitable<void> convert(Exchange& exchange, Convert convert);
   net::awaitable<void> answer_whole(Exchange& exchange, Pump& pump);
   net::awaitable<void> answer_in_pieces(Exchange& exchange, Pump& pump);
   net::awaitable<void> answer_stream(Exchange& exchange, Pump& pump);

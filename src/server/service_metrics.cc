@@ -152,6 +152,11 @@ ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std
   counter("vllm:generation_tokens_total", "Tokens generated.", [](Stats s) { return s.generated_tokens; });
   counter("sparrow:computed_tokens_total", "Tokens run through the model.",
           [](Stats s) { return s.computed_tokens; });
+  counter("sparrow:encoded_media_total", "Images, and pieces of videos, that went through the vision tower.",
+          [](Stats s) { return s.encoded_segments; });
+  counter("sparrow:encoded_patches_total", "Their patches.", [](Stats s) { return s.encoded_patches; });
+  counter("sparrow:encode_seconds_total", "Time in the vision tower.",
+          [](Stats s) { return s.encode_seconds; });
   counter("sparrow:steps_total", "Steps of the engine.", [](Stats s) { return s.steps; });
   counter("sparrow:step_seconds_total", "Time in steps.", [](Stats s) { return s.step_seconds; });
   by_group("sparrow:blocks_cached", "Blocks that nobody uses and whose prefix is known.", kGauge,

@@ -48,7 +48,7 @@ Result<Value> template_part(Heap& heap, const Json& part) {
     const Entry entry{text_value("type"), SPARROW_TRY(heap.string(name, jinja::kMarkup))};
     return heap.dict(std::span<const Entry>(&entry, 1));
   };
-  if (type == "image_url" || type == "image") return only_type("image");
+  if (type == "image_url" || type == "input_image" || type == "image") return only_type("image");
   if (type == "video_url" || type == "video") return only_type("video");
   const TextPart* const kind = find_text_part(type);
   if (!kind) return SPARROW_TRY(part.at("type")).error("must be text, image_url, video_url or refusal");

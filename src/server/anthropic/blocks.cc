@@ -7,6 +7,7 @@
 
 #include "base/strf.h"
 #include "server/anthropic/messages.h"
+#include "server/fields/field.h"
 
 namespace sparrow::anthropic {
 namespace {
@@ -50,27 +51,29 @@ Result<const BlockKind*> check_block(const Json& block, bool is_user) {
 }
 
 // {"source": {"type": "base64", ...}} or {"type": "url", ...} -> a part of a chat.
-Result<std::string> image_part(const Json& block) {
+Status add_image(const Json& block, ChatMessage& message) {
+  static constexpr std::array<std::string_view, 2> kUrl = {"type", "url"};
+  static constexpr std::array<std::string_view, 3> kBase64 = {"type", "media_type", "data"};
   const Json source = SPARROW_TRY(block.at("source"));
   const Json type = SPARROW_TRY(source.at("type"));
-  std::string url;
   if (type.string_view() == "url") {
-    url = SPARROW_TRY(SPARROW_TRY(source.at("url")).as_string());
+    SPARROW_TRY(check_members(source, kUrl, "a url source"));
+    const Json url = SPARROW_TRY(source.at("url"));
+    message.add_image(SPARROW_TRY(url.as_string()), url.path());
   } else if (type.string_view() == "base64") {
-    url = strf("data:{};base64,{}", SPARROW_TRY(SPARROW_TRY(source.at("media_type")).as_string()),
-               SPARROW_TRY(SPARROW_TRY(source.at("data")).as_string()));
+    SPARROW_TRY(check_members(source, kBase64, "a base64 source"));
+    const Json data = SPARROW_TRY(source.at("data"));
+    const std::string media_type = SPARROW_TRY(SPARROW_TRY(source.at("media_type")).as_string());
+    message.add_image(strf("data:{};base64,{}", media_type, SPARROW_TRY(data.as_string())), data.path());
   } else {
     return type.error("must be base64 or url");
   }
-  JsonWriter json;
-  json.begin_object().key("type").string("image_url").key("image_url").begin_object();
-  json.key("url").string(url).end_object().end_object();
-  return json.take();
+  return Ok{};
 }
 
 Status add_part(const Json& block, ChatMessage& message) {
   if (SPARROW_TRY(block.at("type")).string_view() == "image") {
-    message.parts.push_back(SPARROW_TRY(image_part(block)));
+    SPARROW_TRY(add_image(block, message));
   } else {
     message.add_text(SPARROW_TRY(SPARROW_TRY(block.at("text")).as_string()));
   }
@@ -128,7 +131,7 @@ Status add_user(const Json& content, ChatMessage message, std::vector<ChatMessag
     }
     // What was said before a result stays before it.
     if (!message.parts.empty()) out.push_back(message);
-    message.parts.clear();
+    message.parts.clear(), message.image_origins.clear();
     SPARROW_TRY(add_result(block, out));
   }
   if (!message.parts.empty() || content.size() == 0) out.push_back(std::move(message));

@@ -11,10 +11,7 @@
 
 namespace sparrow::anthropic {
 
-extern const openai::Api kMessagesApi;
-
-// The body of the answer to /v1/messages/count_tokens.
-Result<std::string> count_tokens(std::string_view body, const openai::Asker& asker);
+extern const openai::Api kMessagesApi, kCountApi;
 
 std::unique_ptr<AnswerWriter> make_writer();
 

@@ -205,6 +205,8 @@ Status read_body(const Json& root, const openai::Asker& asker, openai::Prepared&
       SPARROW_TRY(JsonDocument::parse(chat.take(), "the request's body", openai::kBodyLimits));
   if (const Status status = openai::kChatApi.read(std::move(document), asker, prepared); !status.ok())
     return chat.translated(status.error());
+  for (MediaSource& source : prepared.media)
+    for (std::string& field : source.fields) field = chat.origin_of(field);
   prepared.writer = make_writer();
   return Ok{};
 }
@@ -213,6 +215,20 @@ Status read(JsonDocument body, const openai::Asker& asker, openai::Prepared& pre
   const Json tokens = SPARROW_TRY(body.root().at("max_tokens"));
   SPARROW_TRY(tokens.as_int(1, int64_t{1} << 31));
   return read_body(body.root(), asker, prepared);
+}
+
+// To be counted: how long the answer may be is no question then.
+Status read_document(JsonDocument body, const openai::Asker& asker, openai::Prepared& prepared) {
+  return read_body(body.root(), asker, prepared);
+}
+
+Result<std::string> write_count(const openai::Prepared& prepared, const openai::ServedModel&) {
+  return JsonWriter()
+      .begin_object()
+      .key("input_tokens")
+      .integer(prepared.num_prompt_tokens())
+      .end_object()
+      .take();
 }
 
 }  // namespace
@@ -224,17 +240,12 @@ const openai::Api kMessagesApi{.read = read,
                                .logprob_bytes = 110,
                                .prompt_logprobs_once = true};
 
-Result<std::string> count_tokens(std::string_view body, const openai::Asker& asker) {
-  const JsonDocument document =
-      SPARROW_TRY(JsonDocument::parse(body, "the request's body", openai::kBodyLimits));
-  openai::Prepared prepared{.api = kMessagesApi};
-  SPARROW_TRY(read_body(document.root(), asker, prepared));
-  return JsonWriter()
-      .begin_object()
-      .key("input_tokens")
-      .integer(prepared.num_prompt_tokens())
-      .end_object()
-      .take();
-}
+const openai::Api kCountApi{.read = read_document,
+                            .prompt_field = "messages",
+                            .max_tokens_field = "max_tokens",
+                            .logprobs_field = "logprobs",
+                            .logprob_bytes = 0,
+                            .prompt_logprobs_once = true,
+                            .count = write_count};
 
 }  // namespace sparrow::anthropic

@@ -52,6 +52,16 @@ void ChatMessage::add_text(std::string_view text) {
   parts.push_back(json.take());
 }
 
+void ChatMessage::add_image(std::string_view url, std::string url_origin, std::string_view detail) {
+  JsonWriter json;
+  json.begin_object().key("type").string("image_url").key("image_url").begin_object();
+  json.key("url").string(url);
+  if (!detail.empty()) json.key("detail").string(detail);
+  json.end_object().end_object();
+  image_origins.emplace_back(parts.size(), std::move(url_origin));
+  parts.push_back(json.take());
+}
+
 Status ChatBody::copy_rest(const Json& body, std::span<const std::string_view> own,
                            std::span<const OtherName> others) {
   for (size_t i = 0; i < body.size(); ++i) {
@@ -80,6 +90,8 @@ void ChatBody::add_messages(const std::vector<ChatMessage>& messages) {
     write_message(json_, messages[i]);
     names_.emplace_back(strf("messages[{}]", i), messages[i].origin);
     names_.emplace_back(strf("messages[{}].content", i), messages[i].content_origin);
+    for (const auto& [part, origin] : messages[i].image_origins)
+      names_.emplace_back(strf("messages[{}].content[{}].image_url.url", i, part), origin);
   }
   json_.end_array();
 }
@@ -89,14 +101,17 @@ std::string ChatBody::take() {
   return json_.take();
 }
 
-Error ChatBody::translated(Error error) const {
+std::string ChatBody::origin_of(const std::string& chat_path) const {
   const std::pair<std::string, std::string>* best = nullptr;
   for (const auto& name : names_)
-    if (is_in(error.field, name.first) && (!best || name.first.size() > best->first.size())) best = &name;
-  if (!best) return error;
-  const std::string field = best->second + error.field.substr(best->first.size());
+    if (is_in(chat_path, name.first) && (!best || name.first.size() > best->first.size())) best = &name;
+  return best ? best->second + chat_path.substr(best->first.size()) : chat_path;
+}
+
+Error ChatBody::translated(Error error) const {
+  const std::string field = origin_of(error.field);
   // Messages begin with the path, or have it in the middle.
-  if (const size_t at = error.message.find(error.field); at != std::string::npos)
+  if (const size_t at = error.message.find(error.field); at != std::string::npos && field != error.field)
     error.message.replace(at, error.field.size(), field);
   error.field = field;
   return error;

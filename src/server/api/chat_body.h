@@ -25,11 +25,15 @@ struct ChatMessage {
   // Paths in the client's body: of what the message was made of, and of its content.
   std::string origin, content_origin;
   std::vector<std::string> parts = {};  // of the content, as JSON
-  std::string reasoning = {};           // assistant
-  std::vector<ChatCall> calls = {};     // assistant
-  std::string call_id = {};             // tool
+  // Of those that are images: which part, and the path in the client's body of what says where it is.
+  std::vector<std::pair<size_t, std::string>> image_origins = {};
+  std::string reasoning = {};        // assistant
+  std::vector<ChatCall> calls = {};  // assistant
+  std::string call_id = {};          // tool
 
   void add_text(std::string_view text);
+  // `url_origin`: the path of what the URL was made of. `detail`: as in OpenAI's API; empty: not said.
+  void add_image(std::string_view url, std::string url_origin, std::string_view detail = "");
 };
 
 // A field of chats that the other API calls otherwise.
@@ -54,6 +58,8 @@ class ChatBody {
   std::string take();
   // An error of the chat's reader in the client's terms.
   Error translated(Error error) const;
+  // The path in the client's body of what a path of the chat was made of.
+  std::string origin_of(const std::string& chat_path) const;
 
  private:
   JsonWriter json_;

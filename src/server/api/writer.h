@@ -21,6 +21,7 @@ namespace sparrow {
 
 struct Usage {
   int64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0, reasoning_tokens = 0;
+  int64_t media_tokens = 0;  // of the prompt's: images and videos
 };
 
 // What all messages of one response have in common.

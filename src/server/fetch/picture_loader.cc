@@ -9,6 +9,14 @@
 #include "media/source/data_url.h"
 
 namespace sparrow {
+namespace {
+
+// Some APIs have no place for the field but the message.
+Error named(const Error& error, const std::string& field) {
+  return {error.code, field.empty() ? error.message : strf("{}: {}", field, error.message), field};
+}
+
+}  // namespace
 
 // What the calls of a load share. Those that come after its end find `done` empty.
 class PictureLoad {
@@ -17,11 +25,12 @@ class PictureLoad {
     MediaWorkers& workers;
     MediaFetcher& fetcher;
     const DecodeLimits limits;
-    const std::string key;
+    PictureCache* const cache;
+    const std::string key, salt;
     const std::vector<PictureSource> sources;  // without their bytes
     std::mutex mutex;
     PictureLoader::Done done;
-    std::vector<std::optional<Image>> images;
+    std::vector<LoadedPicture> pictures;
     std::vector<uint64_t> fetches, decodes;  // that have begun
     size_t left;
 
@@ -33,9 +42,9 @@ class PictureLoad {
         const std::lock_guard lock(mutex);
         if (!done) return;
         if (image.ok())
-          images[place] = std::move(image).value();
+          pictures[place].image = std::move(image).value();
         else
-          error = Error{image.error().code, image.error().message, sources[place].field};
+          error = named(image.error(), sources[place].field);
         if (!error && --left > 0) return;
         call = std::exchange(done, nullptr);
       }
@@ -43,9 +52,7 @@ class PictureLoad {
         cancel_all();
         return call(*error);
       }
-      std::vector<Image> all;
-      for (std::optional<Image>& one : images) all.push_back(std::move(*one));
-      call(std::move(all));
+      call(std::move(pictures));
     }
 
     void cancel_all() {
@@ -80,10 +87,21 @@ using State = PictureLoad::State;
 
 // The file is there: on to a worker.
 Status decode(const std::shared_ptr<State>& state, size_t place, MediaBytes file) {
+  const Sha256Digest digest = sha256({file});
+  state->pictures[place].file = digest;  // nobody else looks at this place before it is taken
+  const Sha256Digest cached_as = PictureCache::id_of(state->salt, digest, state->sources[place].rule);
+  if (state->cache)
+    if (std::optional<Image> known = state->cache->find(cached_as)) {
+      state->take(place, std::move(*known));
+      return Ok{};
+    }
+  const auto decoded = [state, place, cached_as](Result<Image> image) {
+    if (image.ok() && state->cache) state->cache->add(cached_as, image.value());
+    state->take(place, std::move(image));
+  };
   const uint64_t id =
       SPARROW_TRY(PictureDecoder(state->workers, state->limits)
-                      .submit(state->key, std::move(file), state->sources[place].rule,
-                              [state, place](Result<Image> image) { state->take(place, std::move(image)); }));
+                      .submit(state->key, std::move(file), state->sources[place].rule, decoded));
   {
     const std::lock_guard lock(state->mutex);
     if (state->done) {
@@ -118,24 +136,22 @@ Result<std::optional<MediaBytes>> own_bytes(PictureSource& source, size_t max_by
 }  // namespace
 
 Result<std::shared_ptr<PictureLoad>> PictureLoader::load(const std::string& key,
-                                                         std::vector<PictureSource> sources,
-                                                         Done done) const {
+                                                         std::vector<PictureSource> sources, Done done,
+                                                         std::string salt) const {
   if (sources.empty() || std::ssize(sources) > limits_.pictures)
     return Error{Errc::kInvalidArgument,
                  strf("{} pictures; at most {} are allowed", sources.size(), limits_.pictures)};
-  const auto named = [&](size_t place, const Error& error) {
-    return Error{error.code, error.message, sources[place].field};
-  };
   std::vector<std::optional<MediaBytes>> files;
   std::vector<std::string> urls;
   size_t bytes = 0;
   for (size_t i = 0; i < sources.size(); ++i) {
     Result<std::optional<MediaBytes>> own = own_bytes(sources[i], limits_.decode.max_bytes);
-    if (!own.ok()) return named(i, own.error());
+    if (!own.ok()) return named(own.error(), sources[i].field);
     bytes += own.value() ? own.value()->size() : 0;
     if (bytes > limits_.all_bytes)
-      return named(i, {Errc::kInvalidArgument,
-                       strf("pictures of more than {} bytes in one request", limits_.all_bytes)});
+      return named(
+          {Errc::kInvalidArgument, strf("pictures of more than {} bytes in one request", limits_.all_bytes)},
+          sources[i].field);
     urls.push_back(own.value() ? "" : std::get<std::string>(sources[i].from));
     files.push_back(std::move(*own));
     sources[i].from = MediaBytes();
@@ -144,10 +160,12 @@ Result<std::shared_ptr<PictureLoad>> PictureLoader::load(const std::string& key,
   const std::shared_ptr<State> state(new State{.workers = workers_,
                                                .fetcher = fetcher_,
                                                .limits = limits_.decode,
+                                               .cache = cache_,
                                                .key = key,
+                                               .salt = std::move(salt),
                                                .sources = std::move(sources),
                                                .done = std::move(done),
-                                               .images = std::vector<std::optional<Image>>(count),
+                                               .pictures = std::vector<LoadedPicture>(count),
                                                .left = count});
   auto load = std::make_shared<PictureLoad>(state);
   for (size_t i = 0; i < count; ++i) {
@@ -156,7 +174,7 @@ Result<std::shared_ptr<PictureLoad>> PictureLoader::load(const std::string& key,
     const std::lock_guard lock(state->mutex);
     if (!state->done) return load;  // an earlier picture has failed by now, and said so
     state->done = nullptr;          // the load goes, and with it what has begun
-    return Error{begun.error().code, begun.error().message, state->sources[i].field};
+    return named(begun.error(), state->sources[i].field);
   }
   return load;
 }

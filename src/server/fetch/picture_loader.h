@@ -15,6 +15,8 @@
 #include "media/picture/picture_decoder.h"
 #include "media/resize.h"
 #include "server/fetch/media_fetcher.h"
+#include "server/media/picture_cache.h"
+#include "server/media/sha256.h"
 
 namespace sparrow {
 
@@ -22,6 +24,12 @@ struct PictureSource {
   std::variant<std::string, MediaBytes> from;  // a URL of any kind, or the file itself
   SizeRule rule;
   std::string field;  // of the request: errors name it
+};
+
+// A picture in the size that the model sees, and what its file is known by.
+struct LoadedPicture {
+  Image image;
+  Sha256Digest file{};
 };
 
 struct PictureLimits {
@@ -35,22 +43,25 @@ class PictureLoad;
 
 class PictureLoader {
  public:
-  // Both outlive the loader, and all that it has begun.
-  PictureLoader(MediaWorkers& workers, MediaFetcher& fetcher, const PictureLimits& limits)
-      : workers_(workers), fetcher_(fetcher), limits_(limits) {}
+  // All of them outlive the loader, and all that it has begun. `cache` nullptr: everything is decoded.
+  PictureLoader(MediaWorkers& workers, MediaFetcher& fetcher, const PictureLimits& limits,
+                PictureCache* cache = nullptr)
+      : workers_(workers), fetcher_(fetcher), limits_(limits), cache_(cache) {}
 
-  using Done = std::function<void(Result<std::vector<Image>>)>;
+  using Done = std::function<void(Result<std::vector<LoadedPicture>>)>;
   // Any thread. Data URLs are decoded here. Errors at once: too many, a source that is refused, full queues
-  // (kBusy). Else `done` is called once, on a thread of workers or fetcher, unless the load is destroyed
-  // before. It must not wait, nor throw, nor destroy the load, and owns what it touches: it may run while the
-  // load is being destroyed.
+  // (kBusy). Else `done` is called once, on a thread of workers or fetcher or, where all was cached, on this
+  // one, unless the load is destroyed before. It must not wait, nor throw, nor destroy the load, and owns
+  // what it touches: it may run while the load is being destroyed. What is cached is found again by the same
+  // `salt` alone.
   Result<std::shared_ptr<PictureLoad>> load(const std::string& key, std::vector<PictureSource> sources,
-                                            Done done) const;
+                                            Done done, std::string salt = "") const;
 
  private:
   MediaWorkers& workers_;
   MediaFetcher& fetcher_;
   const PictureLimits limits_;
+  PictureCache* const cache_;
 };
 
 }  // namespace sparrow

@@ -5,6 +5,7 @@
 #include <array>
 
 #include "base/json/json_writer.h"
+#include "server/media/media_parts.h"
 #include "text/output/output_parser.h"
 
 namespace sparrow::openai {
@@ -22,6 +23,8 @@ constexpr Field kOwnFields[] = {
     {"logprobs", Type::kBool},
     {"top_logprobs", Type::kInteger, 0, kMaxLogprobs},
     {"chat_template_kwargs", Type::kObject},
+    // What vLLM calls the options of all images and videos of a request.
+    with_schema("mm_processor_kwargs", Type::kObject, kMediaOptionsSchema),
     // The model knows no degrees of thinking: every effort but none leaves the mode as it is.
     one_of("reasoning_effort", "none|minimal|low|medium|high|xhigh|max|auto|default"),
     {"thinking_token_budget", Type::kInteger, 0, 0x1p31},
@@ -59,9 +62,9 @@ constexpr std::array<std::string_view, 4> kFunctionFields = {"name", "descriptio
 Status check_part(const Json& part) {
   if (part.is_string()) return Ok{};
   const Json type = SPARROW_TRY(part.at("type"));
-  // Pictures and sound cannot be read yet, and a prompt without them would be another prompt.
+  if (is_media_part(type.string_view())) return Ok{};  // read_media_parts() looks at it
   const TextPart* const kind = find_text_part(type.string_view());
-  if (!kind) return type.error("must be text: images, video and audio are not supported yet");
+  if (!kind) return type.error("must be text, image_url or video_url");
   for (size_t i = 0; i < part.size(); ++i) {
     const std::string_view key = part.key(i);
     if (key == "type" || key == kind->member || is_nothing(part.member(i))) continue;

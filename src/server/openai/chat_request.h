@@ -46,6 +46,10 @@ inline constexpr std::string_view kMessagesSchema =
 inline constexpr std::string_view kToolsSchema =
     R"({"type":"array","items":{"$ref":"#/components/schemas/Tool"}})";
 
+inline constexpr std::string_view kMediaOptionsSchema =
+    R"({"type":"object","properties":{"min_pixels":{"type":"integer"},"max_pixels":{"type":"integer"},)"
+    R"("max_long_side_pixel":{"type":"integer"},"fps":{"type":"number"}},"additionalProperties":false})";
+
 // Error at the first thing in the messages, or in the tools, that is not known or would be lost on the way to
 // the prompt. What clients send along without a meaning (null, an empty list, a cache hint) is fine.
 Status check_messages(const Json& messages);

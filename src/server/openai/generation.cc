@@ -29,7 +29,8 @@ void merge_neighbours(std::vector<OutputDelta>& deltas) {
 
 Generation::Generation(const ServedModel& model, std::unique_ptr<Prepared> prepared,
                        std::string_view request_id)
-    : prepared_(std::move(prepared)), usage_{.prompt_tokens = prepared_->num_prompt_tokens()} {
+    : prepared_(std::move(prepared)),
+      usage_{.prompt_tokens = prepared_->num_prompt_tokens(), .media_tokens = prepared_->num_media_tokens()} {
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const std::string unique = new_unique();
   head_ = {.id = prepared_->writer->id_for(request_id, unique),

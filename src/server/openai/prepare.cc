@@ -8,6 +8,7 @@
 #include "base/utf8.h"
 #include "server/api/thinking_budget.h"
 #include "server/fields/bad_words.h"
+#include "server/media/media_input.h"
 #include "server/openai/chat_request.h"
 #include "server/openai/completion_request.h"
 #include "server/openai/response.h"
@@ -46,7 +47,7 @@ void truncate_prompt(std::vector<int32_t>& ids, const GenerationFields& fields, 
 Result<std::vector<int32_t>> encode_prompt(const PromptText& prompt, const ServedModel& model,
                                            const Prepared& prepared, const char* field) {
   const std::string& salt = prepared.request.salt;
-  if (prepared.fields.truncate_prompt_tokens) {
+  if (prepared.api.count || prepared.fields.truncate_prompt_tokens) {
     std::vector<int32_t> ids = SPARROW_TRY(model.encode_cache.encode(prompt, salt));
     truncate_prompt(ids, prepared.fields, model.defaults);
     return ids;
@@ -197,12 +198,43 @@ Status limit_thinking(const ChatRequest& chat, const ChatPrompt& prompt, const S
   return Ok{};
 }
 
+// The prompt of messages: its media in their places, its ids.
+Status finish_prompt(Prepared& prepared, std::vector<LoadedMedium> media, const ServedModel& model) {
+  const char* const field = prepared.api.prompt_field;
+  PromptText text = std::move(*prepared.text);
+  prepared.text.reset();
+  if (!media.empty()) {
+    if (prepared.fields.truncate_prompt_tokens)
+      return Error{Errc::kInvalidArgument, "truncate_prompt_tokens cannot be combined with images or videos",
+                   "truncate_prompt_tokens"};
+    Result<PromptText> expanded = expand_media(text, texts_of(media));
+    if (!expanded.ok()) return Error{expanded.error().code, expanded.error().message, field};
+    text = std::move(expanded).value();
+  }
+  Request& request = prepared.request;
+  request.prompts.push_back(SPARROW_TRY(encode_prompt(text, model, prepared, field)));
+  if (media.empty() || prepared.api.count) return Ok{};
+  const int64_t bytes = patch_bytes(media);
+  ByteBudget& memory = model.media.loader->memory();
+  auto share = memory.take(bytes);
+  if (!share)
+    return Error{Errc::kBusy,
+                 strf("images of {} MB are under way, these would have {} MB, and the server has "
+                      "room for {} MB: try again later",
+                      memory.used() >> 20, bytes >> 20, memory.limit() >> 20)};
+  prepared.media_memory = std::move(*share);
+  request.media = to_request_media(std::move(media));
+  return place(request.media, request.prompts[0], *model.media.vision);
+}
+
 UsageOptions usage_of(const GenerationFields& fields) {
   return {.included = fields.include_usage, .continuous = fields.continuous_usage};
 }
 
 Status read_chat(JsonDocument body, const Asker& asker, Prepared& prepared) {
   ChatRequest chat = SPARROW_TRY(read_chat_request(body.root(), asker.model.defaults));
+  prepared.media = SPARROW_TRY(read_media_parts(chat.messages, body.root().find("mm_processor_kwargs"),
+                                                asker.model.media_settings(), asker.model.media.refusal));
   prepared.writer = make_chat_writer(usage_of(chat.fields));
   // It may be many times the size of the body, and the answer may take minutes.
   const bool is_kept = chat.tools.has_value();
@@ -261,6 +293,13 @@ int64_t Prepared::num_prompt_tokens() const {
   return sum;
 }
 
+int64_t Prepared::num_media_tokens() const {
+  int64_t sum = 0;
+  for (const RequestMedium& medium : request.media)
+    for (const PositionRun& run : medium.runs) sum += run.size();
+  return sum;
+}
+
 bool is_too_long(const Error& error) {
   return error.message.starts_with(kTooLongWords);
 }
@@ -278,13 +317,12 @@ Status prepare_conversation(ChatRequest chat, const Asker& asker, Prepared& prep
   SPARROW_TRY(check_model(chat.fields.model, model));
   if (!model.chat_template)
     return Error{Errc::kUnsupported, "this model has no chat template: use /v1/completions"};
-  const ChatPrompt prompt = SPARROW_TRY(render_prompt(chat, *model.chat_template));
+  ChatPrompt prompt = SPARROW_TRY(render_prompt(chat, *model.chat_template));
   if (chat.drops_name) prepared.warning = "message-name-not-rendered";
   prepared.fields = std::move(chat.fields);
   prepared.request = std::move(prepared.fields.request);
   set_salt(prepared, asker.tenant);
-  prepared.request.prompts.push_back(
-      SPARROW_TRY(encode_prompt(prompt.text, model, prepared, prepared.api.prompt_field)));
+  prepared.text = std::move(prompt.text);
   prepared.tools = std::move(chat.tool_set);
 
   // Where no call can be meant, what looks like one is content.
@@ -306,13 +344,21 @@ Result<std::unique_ptr<Prepared>> prepare(const Api& api, std::string_view body,
   JsonDocument document = SPARROW_TRY(JsonDocument::parse(body, "the request's body", kBodyLimits));
   auto prepared = std::unique_ptr<Prepared>(new Prepared{.api = api});
   SPARROW_TRY(api.read(std::move(document), {.model = model, .tenant = tenant, .store = store}, *prepared));
-  prepared->answer.stop = prepared->fields.stop;
-  prepared->answer.include_stop = prepared->fields.include_stop_in_output;
-  prepared->answer.stop_ids = prepared->request.stop_ids;
-  SPARROW_TRY(set_max_tokens(*prepared, model.defaults));
-  SPARROW_TRY(
-      ban_words(prepared->fields.bad_words, model.tokenizer, model.defaults.vocab_size, prepared->request));
+  if (prepared->media.empty()) SPARROW_TRY(finish(*prepared, {}, model));
   return prepared;
+}
+
+Status finish(Prepared& prepared, std::vector<LoadedMedium> media, const ServedModel& model) {
+  if (prepared.text) SPARROW_TRY(finish_prompt(prepared, std::move(media), model));
+  if (prepared.api.count) {
+    prepared.counted = SPARROW_TRY(prepared.api.count(prepared, model));
+    return Ok{};
+  }
+  prepared.answer.stop = prepared.fields.stop;
+  prepared.answer.include_stop = prepared.fields.include_stop_in_output;
+  prepared.answer.stop_ids = prepared.request.stop_ids;
+  SPARROW_TRY(set_max_tokens(prepared, model.defaults));
+  return ban_words(prepared.fields.bad_words, model.tokenizer, model.defaults.vocab_size, prepared.request);
 }
 
 }  // namespace sparrow::openai

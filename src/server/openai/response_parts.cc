@@ -33,11 +33,9 @@ void write_usage(JsonWriter& json, const Usage& usage) {
   json.key("prompt_tokens").integer(usage.prompt_tokens);
   json.key("completion_tokens").integer(usage.completion_tokens);
   json.key("total_tokens").integer(usage.prompt_tokens + usage.completion_tokens);
-  json.key("prompt_tokens_details")
-      .begin_object()
-      .key("cached_tokens")
-      .integer(usage.cached_tokens)
-      .end_object();
+  json.key("prompt_tokens_details").begin_object().key("cached_tokens").integer(usage.cached_tokens);
+  if (usage.media_tokens > 0) json.key("image_tokens").integer(usage.media_tokens);
+  json.end_object();
   json.key("completion_tokens_details").begin_object();
   json.key("reasoning_tokens").integer(usage.reasoning_tokens).end_object();
   json.end_object();

@@ -14,6 +14,7 @@ constexpr Field kTokenizeFields[] = {
     with_schema("messages", Type::kList, kMessagesSchema),
     with_schema("tools", Type::kList, kToolsSchema),
     {"chat_template_kwargs", Type::kObject},
+    with_schema("mm_processor_kwargs", Type::kObject, kMediaOptionsSchema),
     {"add_generation_prompt", Type::kBool},
     {"continue_final_message", Type::kBool},
     {"add_special_tokens", Type::kBool},  // the tokenizer adds none in either case
@@ -39,31 +40,29 @@ Result<PromptText> text_to_tokenize(const Json& body, const ServedModel& model) 
   return model.chat_template->render(input);
 }
 
-}  // namespace
-
-std::span<const Field> tokenize_fields() {
-  return kTokenizeFields;
-}
-
-std::span<const Field> detokenize_fields() {
-  return kDetokenizeFields;
-}
-
-Result<std::string> tokenize(std::string_view body, const ServedModel& model, std::string_view tenant) {
-  const JsonDocument document = SPARROW_TRY(JsonDocument::parse(body, "the request's body", kBodyLimits));
-  const Json root = document.root();
+Status read_tokenize(JsonDocument body, const Asker& asker, Prepared& prepared) {
+  const ServedModel& model = asker.model;
+  const Json root = body.root();
   SPARROW_TRY(check_fields(root, {kTokenizeFields}, "this request"));
   if (const auto name = root.find("model")) SPARROW_TRY(check_model(SPARROW_TRY(name->as_string()), model));
-  const bool strings = SPARROW_TRY(root.bool_or("return_token_strs", false));
-  const PromptText text = SPARROW_TRY(text_to_tokenize(root, model));
-  const std::vector<int32_t> ids = SPARROW_TRY(model.encode_cache.encode(text, tenant));
+  prepared.wants_token_texts = SPARROW_TRY(root.bool_or("return_token_strs", false));
+  prepared.request.salt = asker.tenant;
+  prepared.text = SPARROW_TRY(text_to_tokenize(root, model));
+  if (const auto messages = root.find("messages"); messages && !root.find("prompt"))
+    prepared.media = SPARROW_TRY(read_media_parts(*messages, root.find("mm_processor_kwargs"),
+                                                  model.media_settings(), model.media.refusal));
+  return Ok{};
+}
+
+Result<std::string> write_tokens(const Prepared& prepared, const ServedModel& model) {
+  const std::vector<int32_t>& ids = prepared.request.prompts[0];
   JsonWriter json;
   json.begin_object().key("count").integer(ids.size());
   json.key("max_model_len").integer(model.defaults.max_model_tokens);
   json.key("tokens").begin_array();
   for (const int32_t id : ids) json.integer(id);
   json.end_array().key("token_strs");
-  if (strings) {
+  if (prepared.wants_token_texts) {
     json.begin_array();
     for (const int32_t id : ids) json.string(SPARROW_TRY(model.tokenizer.decode(std::span(&id, 1))));
     json.end_array();
@@ -72,6 +71,24 @@ Result<std::string> tokenize(std::string_view body, const ServedModel& model, st
   }
   json.end_object();
   return json.take();
+}
+
+}  // namespace
+
+const Api kTokenizeApi{.read = read_tokenize,
+                       .prompt_field = "messages",
+                       .max_tokens_field = "",
+                       .logprobs_field = "",
+                       .logprob_bytes = 0,
+                       .prompt_logprobs_once = true,
+                       .count = write_tokens};
+
+std::span<const Field> tokenize_fields() {
+  return kTokenizeFields;
+}
+
+std::span<const Field> detokenize_fields() {
+  return kDetokenizeFields;
 }
 
 Result<std::string> detokenize(std::string_view body, const ServedModel& model) {

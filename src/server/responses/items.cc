@@ -86,6 +86,18 @@ std::string stored_form(const Json& item, const std::string& suffix) {
   return json.end_object().take();
 }
 
+// What it says beside its URL: files are not stored here.
+Status add_image(const Json& part, ChatMessage& message) {
+  static constexpr std::array<std::string_view, 5> kFields = {"type", "image_url", "detail", "file_id",
+                                                              "prompt_cache_breakpoint"};
+  SPARROW_TRY(check_members(part, kFields, "an input_image"));
+  if (const auto file = part.find("file_id"))
+    return file->error("is not supported: this server stores no files; use image_url");
+  const Json url = SPARROW_TRY(part.at("image_url"));
+  message.add_image(SPARROW_TRY(url.as_string()), url.path(), SPARROW_TRY(part.string_or("detail", "")));
+  return Ok{};
+}
+
 }  // namespace
 
 std::string packed_thought(std::string_view text) {
@@ -177,11 +189,7 @@ Status ItemReader::add_parts(const Json& content, ChatMessage& message) {
     } else if (kind == "refusal") {
       message.add_text(SPARROW_TRY(SPARROW_TRY(part.at("refusal")).as_string()));
     } else if (kind == "input_image") {
-      JsonWriter json;
-      const Json url = SPARROW_TRY(part.at("image_url"));
-      json.begin_object().key("type").string("image_url").key("image_url").begin_object();
-      json.key("url").string(SPARROW_TRY(url.as_string())).end_object().end_object();
-      message.parts.push_back(json.take());
+      SPARROW_TRY(add_image(part, message));
     } else {
       return type.error("must be input_text, output_text, refusal or input_image");
     }

@@ -322,6 +322,8 @@ Status read(JsonDocument body, const openai::Asker& asker, openai::Prepared& pre
       SPARROW_TRY(JsonDocument::parse(chat.take(), "the request's body", openai::kBodyLimits));
   if (const Status status = openai::kChatApi.read(std::move(document), asker, prepared); !status.ok())
     return chat.translated(status.error());
+  for (MediaSource& source : prepared.media)
+    for (std::string& field : source.fields) field = chat.origin_of(field);
   ResponseOptions options{.echoes = echoes_of(root, prepared), .packs_thoughts = packs_thoughts};
   options.echoes.emplace_back("store", stores ? "true" : "false");
   if (stores) {
@@ -333,6 +335,12 @@ Status read(JsonDocument body, const openai::Asker& asker, openai::Prepared& pre
   return Ok{};
 }
 
+Result<std::string> write_count(const openai::Prepared& prepared, const openai::ServedModel&) {
+  JsonWriter json;
+  json.begin_object().key("object").string("response.input_tokens");
+  return json.key("input_tokens").integer(prepared.num_prompt_tokens()).end_object().take();
+}
+
 }  // namespace
 
 const openai::Api kResponsesApi{.read = read,
@@ -342,13 +350,12 @@ const openai::Api kResponsesApi{.read = read,
                                 .logprob_bytes = 110,
                                 .prompt_logprobs_once = true};
 
-Result<std::string> count_tokens(std::string_view body, const openai::Asker& asker) {
-  JsonDocument document = SPARROW_TRY(JsonDocument::parse(body, "the request's body", openai::kBodyLimits));
-  openai::Prepared prepared{.api = kResponsesApi};
-  SPARROW_TRY(read(std::move(document), asker, prepared));
-  JsonWriter json;
-  json.begin_object().key("object").string("response.input_tokens");
-  return json.key("input_tokens").integer(prepared.num_prompt_tokens()).end_object().take();
-}
+const openai::Api kCountApi{.read = read,
+                            .prompt_field = "input",
+                            .max_tokens_field = "max_output_tokens",
+                            .logprobs_field = "top_logprobs",
+                            .logprob_bytes = 0,
+                            .prompt_logprobs_once = true,
+                            .count = write_count};
 
 }  // namespace sparrow::responses

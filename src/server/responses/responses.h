@@ -14,10 +14,7 @@
 
 namespace sparrow::responses {
 
-extern const openai::Api kResponsesApi;
-
-// The body of the answer to /v1/responses/input_tokens.
-Result<std::string> count_tokens(std::string_view body, const openai::Asker& asker);
+extern const openai::Api kResponsesApi, kCountApi;
 
 // What a response says of its request, and how it is to be written.
 struct ResponseOptions {

@@ -159,8 +159,9 @@ void Writer::write_response(JsonWriter& json, const AnswerHead& head, const Endi
   if (const Usage* const usage = ending.usage) {
     json.begin_object().key("input_tokens").integer(usage->prompt_tokens);
     json.key("input_tokens_details").begin_object().key("cached_tokens").integer(usage->cached_tokens);
-    json.key("cache_write_tokens").integer(0).end_object();
-    json.key("output_tokens").integer(usage->completion_tokens);
+    json.key("cache_write_tokens").integer(0);
+    if (usage->media_tokens > 0) json.key("image_tokens").integer(usage->media_tokens);
+    json.end_object().key("output_tokens").integer(usage->completion_tokens);
     json.key("output_tokens_details").begin_object();
     json.key("reasoning_tokens").integer(usage->reasoning_tokens).end_object();
     json.key("total_tokens").integer(usage->prompt_tokens + usage->completion_tokens).end_object();

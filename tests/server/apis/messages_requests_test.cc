@@ -160,9 +160,9 @@ TEST_F(MessagesRequests, TokensAreCountedAsTheyWouldRun) {
   const std::string messages = R"("messages":[{"role":"user","content":"the quick brown fox"}])";
   const auto prepared = openai::prepare(kMessagesApi, "{\"max_tokens\":9," + messages + "}", model_);
   ASSERT_TRUE(prepared.ok());
-  EXPECT_EQ(count_tokens("{" + messages + "}", {.model = model_}).value(),
+  EXPECT_EQ(openai::prepare(kCountApi, "{" + messages + "}", model_).value()->counted,
             strf(R"({{"input_tokens":{}}})", prepared.value()->num_prompt_tokens()));
-  EXPECT_EQ(count_tokens("{}", {.model = model_}).error().field, "messages");
+  EXPECT_EQ(openai::prepare(kCountApi, "{}", model_).error().field, "messages");
 }
 
 // What a thought of another provider's looks like is not for this model to read.

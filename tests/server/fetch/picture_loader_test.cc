@@ -68,8 +68,8 @@ class PictureLoaderTest : public testing::Test {
   }
 
   // Waits for the end.
-  Result<std::vector<Image>> load(std::vector<PictureSource> sources) {
-    auto promise = std::make_shared<std::promise<Result<std::vector<Image>>>>();
+  Result<std::vector<LoadedPicture>> load(std::vector<PictureSource> sources) {
+    auto promise = std::make_shared<std::promise<Result<std::vector<LoadedPicture>>>>();
     const auto load =
         PictureLoader(*workers_, *fetcher_, limits_).load("key", std::move(sources), [promise](auto images) {
           promise->set_value(std::move(images));
@@ -91,8 +91,8 @@ TEST_F(PictureLoaderTest, TakesPicturesFromEverywhereInTheirOrder) {
                             {.from = file_bytes("webp.webp")}});
   ASSERT_TRUE(images.ok()) << images.error().message;
   ASSERT_EQ(images->size(), 4u);
-  const auto size_of = [](const Image& image) {
-    return ImageSize{.height = image.height, .width = image.width};
+  const auto size_of = [](const LoadedPicture& picture) {
+    return ImageSize{.height = picture.image.height, .width = picture.image.width};
   };
   EXPECT_EQ(size_of(images.value()[0]), (ImageSize{.height = 56, .width = 56}));
   const char* const names[] = {"", "square.png", "progressive.jpg", "webp.webp"};
@@ -123,6 +123,45 @@ TEST_F(PictureLoaderTest, RefusesAtOnceWhatItCan) {
   limits_.all_bytes = 100;
   EXPECT_THAT(refusal({{.from = kOnePixel}, {.from = kOnePixel, .field = "f"}}),
               HasSubstr("f: pictures of more than 100"));
+}
+
+// Who else sent it is nobody's business.
+TEST_F(PictureLoaderTest, APictureIsDecodedOnceForEachSender) {
+  const MediaBytes file = file_bytes("square.png");
+  const Image marked{.width = 28, .height = 28, .rgb = std::vector<uint8_t>(size_t{3} * 28 * 28, 7)};
+  const SizeRule small{.max_pixels = 100'000};
+  PictureCache cache(1 << 20);
+  cache.add(PictureCache::id_of("a", sha256({file}), {}), marked);
+  const auto load = [&](const char* salt, const SizeRule& rule = {}) {
+    auto promise = std::make_shared<std::promise<Result<std::vector<LoadedPicture>>>>();
+    const auto begun = PictureLoader(*workers_, *fetcher_, limits_, &cache)
+                           .load(
+                               "key", {{.from = file, .rule = rule}},
+                               [promise](auto pictures) { promise->set_value(std::move(pictures)); }, salt);
+    EXPECT_TRUE(begun.ok());
+    return promise->get_future().get().value()[0].image;
+  };
+  EXPECT_EQ(load("a"), marked);
+  EXPECT_NE(load("b"), marked);
+  EXPECT_NE(load("a", small), marked);
+  EXPECT_TRUE(cache.find(PictureCache::id_of("b", sha256({file}), {})));
+  EXPECT_FALSE(cache.find(PictureCache::id_of("b", sha256({file}), small)));
+}
+
+TEST(PictureCache, HoldsAsMuchAsItMayAndForgetsWhatWasNotUsedForLongest) {
+  const auto id = [](uint8_t number) { return Sha256Digest{number}; };
+  const Image image{.width = 1, .height = 1, .rgb = std::vector<uint8_t>(100)};
+  PictureCache cache(250);
+  cache.add(id(1), image);
+  cache.add(id(2), image);
+  EXPECT_TRUE(cache.find(id(1)));
+  cache.add(id(3), image);
+  EXPECT_FALSE(cache.find(id(2)));
+  EXPECT_TRUE(cache.find(id(1)));
+  EXPECT_TRUE(cache.find(id(3)));
+  cache.add(id(4), {.rgb = std::vector<uint8_t>(251)});
+  EXPECT_FALSE(cache.find(id(4)));
+  EXPECT_TRUE(cache.find(id(1)));
 }
 
 TEST_F(PictureLoaderTest, ALoadThatIsDestroyedEndsWhatItBegan) {

@@ -22,6 +22,14 @@ inline const Tokenizer& small_tokenizer() {
   return tokenizer;
 }
 
+// What /tokenize answers.
+inline Result<std::string> tokenize(std::string_view body, const ServedModel& model,
+                                    std::string_view tenant = "") {
+  const auto prepared = prepare(kTokenizeApi, body, model, tenant);
+  if (!prepared.ok()) return prepared.error();
+  return prepared.value()->counted;
+}
+
 class OpenAiRequests : public testing::Test {
  protected:
   OpenAiRequests()

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+// PictureCache: pictures that were decoded before, so that a conversation decodes each of its pictures once.
+// Bounded: those not used for longest go first. Known by who sent them as well: nobody finds out by time what
+// others have sent. Any thread.
+#pragma once
+
+#include <cstddef>
+#include <list>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "media/image.h"
+#include "media/resize.h"
+#include "server/media/sha256.h"
+
+namespace sparrow {
+
+class PictureCache {
+ public:
+  explicit PictureCache(size_t max_bytes) : max_bytes_(max_bytes) {}
+
+  // A picture as `salt` has sent it, in the size that the rule gives it.
+  static Sha256Digest id_of(std::string_view salt, const Sha256Digest& file, const SizeRule& rule);
+
+  std::optional<Image> find(const Sha256Digest& id);
+  void add(const Sha256Digest& id, const Image& image);
+
+ private:
+  struct Entry {
+    Sha256Digest id;
+    Image image;
+  };
+  const size_t max_bytes_;
+  std::mutex mutex_;
+  std::list<Entry> entries_;  // least recently used first
+  std::map<Sha256Digest, std::list<Entry>::iterator> by_id_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace sparrow
