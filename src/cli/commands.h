@@ -8,6 +8,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "base/result.h"
 #include "cli/bench/bench_step.h"
@@ -26,6 +27,7 @@ struct GenerateOptions {
   std::optional<std::string> prompt_ids;         // "1,2,3", or a file with a JSON array of ids
   std::optional<std::string> prompt;             // text
   std::optional<std::filesystem::path> prompts;  // a file, one prompt per line
+  std::vector<std::filesystem::path> images;     // with prompt: then it is a chat's question
   std::filesystem::path out;                     // with prompts
   int concurrency = 16;                          // with prompts
   int max_tokens = 64;
@@ -39,7 +41,7 @@ struct GenerateOptions {
   LoadOptions load;
   RankFlags ranks;
 };
-Result<int> run_generate(const GenerateOptions& options);  // the exit code
+Result<int> run_generate(GenerateOptions options);  // the exit code
 
 struct TraceOptions {
   std::filesystem::path model, out;

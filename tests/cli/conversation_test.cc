@@ -22,6 +22,24 @@ std::string json_of(const Conversation& conversation) {
   return json.take();
 }
 
+TEST(Conversation, ImagesGoWithTheNextQuestion) {
+  Conversation conversation;
+  conversation.attach("data:a");
+  conversation.attach("data:b");
+  conversation.ask("Which?");
+  conversation.answer({.role = "assistant", .content = "a"});
+  conversation.ask("Sure?");
+  EXPECT_EQ(json_of(conversation),
+            R"({"messages":[{"role":"user","content":[{"type":"image_url","image_url":{"url":"data:a"}},)"
+            R"({"type":"image_url","image_url":{"url":"data:b"}},{"type":"text","text":"Which?"}]},)"
+            R"({"role":"assistant","content":"a"},{"role":"user","content":"Sure?"}]})");
+  EXPECT_TRUE(read_image_file(std::string(SPARROW_GOLDEN_DIR) + "/vision/images/one.png")
+                  .value()
+                  .starts_with("data:image/png;base64,iVBOR"));
+  EXPECT_FALSE(read_image_file(std::string(SPARROW_GOLDEN_DIR) + "/README.md").ok());
+  EXPECT_FALSE(read_image_file(SPARROW_GOLDEN_DIR).ok());
+}
+
 TEST(Conversation, SendsCallsAndTheirResultsBack) {
   Conversation conversation;
   conversation.set_system("Be terse.");

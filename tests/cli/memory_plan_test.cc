@@ -243,7 +243,7 @@ TEST(MemoryPlan, OfTheCpuIsWhatAnEngineAllocates) {
   const test::TempDir dir;
   const SyntheticConfig texts = synthetic_config("small", MatrixFormat::kBF16).value();
   std::ofstream(dir.path() / "config.json") << texts.config_json;
-  const auto checkpoint = load_checkpoint(dir.path(), {.load_format = "dummy"});
+  const auto checkpoint = load_checkpoint(dir.path(), {.load_format = "dummy", .vision = true});
   ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
   for (const int64_t tokens : {int64_t{0}, int64_t{4096}}) {  // 0: what serve takes without a flag
     const auto engine = start_engine(checkpoint.value(), {.cache_tokens = tokens});
@@ -255,6 +255,8 @@ TEST(MemoryPlan, OfTheCpuIsWhatAnEngineAllocates) {
     EXPECT_NEAR(static_cast<double>(plan.weight_bytes + plan.cache_bytes()) / held, 1.0, kProcess);
     EXPECT_EQ(plan.cache_tokens(), engine.value()->info().cache_tokens);
     EXPECT_EQ(plan.cache_bytes(), static_cast<int64_t>(engine.value()->info().cache_bytes));
+    EXPECT_EQ(plan.workspace.of("image features"),
+              engine.value()->info().feature_tokens * checkpoint->config().hidden_size * 2);
   }
 }
 

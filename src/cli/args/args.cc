@@ -38,11 +38,17 @@ void add_prompt(CLI::App* command, GenerateOptions& o) {
   CLI::Option_group* source = command->add_option_group("Prompt", "Exactly one of these");
   source->add_option("--prompt-ids", o.prompt_ids, "Token ids: 1,2,3, or a file with a JSON array")
       ->type_name("IDS|FILE");
-  source->add_option("--prompt", o.prompt, "Text; the output is then text too")->type_name("TEXT");
+  CLI::Option* text = source->add_option("--prompt", o.prompt, "Text; the output is then text too");
+  text->type_name("TEXT");
   CLI::Option* prompts =
       source->add_option("--prompts", o.prompts, "File with one prompt per line, see below");
   prompts->type_name("FILE");
   source->require_option(1);
+  command
+      ->add_option("--image", o.images,
+                   "With --prompt: images that the text is about, as a user's message; may be repeated")
+      ->type_name("FILE...")
+      ->needs(text);
   CLI::Option* out =
       command->add_option("--out", o.out, "With --prompts: file for the answers, one per line");
   out->type_name("FILE")->needs(prompts);
@@ -86,6 +92,7 @@ CLI::App* add_generate(CLI::App& app, GenerateOptions& o) {
       examples({"sparrow make-model --preset tiny --out /tmp/tiny",
                 "sparrow generate --model /tmp/tiny --prompt-ids 1,2,3 --max-tokens 16 --temperature 0",
                 "sparrow generate --model /tmp/tiny --prompt 'Sparse attention' --top-p 0.95 --seed 7",
+                "sparrow generate --model /tmp/tiny --prompt 'What is on it?' --image screen.png",
                 "sparrow generate --model /tmp/tiny --prompts in.jsonl --concurrency 16 --out out.jsonl"}) +
       "\nA line of --prompts: {\"id\": 1, \"prompt_ids\": [1, 2, 3], \"max_tokens\": 16}. Other fields: "
       "prompt (text),\n"

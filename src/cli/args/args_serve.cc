@@ -182,15 +182,55 @@ void add_text(CLI::App* command, ServeOptions& o) {
                  "Accepted for scripts that set it; always on")
       ->group(group);
   command
-      ->add_flag("--language-model-only", o.language_model_only,
-                 "Accepted for scripts that set it; there are no images yet")
-      ->group(group);
-  command
       ->add_option("--generation-config", o.generation_config,
                    "Sampling defaults: auto (the model's, default), none or vllm (1.0)")
       ->check(CLI::IsMember({"auto", "none", "vllm"}))
       ->type_name("FROM")
       ->group(group);
+}
+
+void add_media(CLI::App* command, MediaFlags& o) {
+  const char* group = "Images and video";
+  const auto text = [&](const char* flag, auto& value, const char* type, const char* help) {
+    command->add_option(flag, value, help)->type_name(type)->group(group);
+  };
+  const auto number = [&](const char* flag, auto& value, int64_t most, const char* help) {
+    command->add_option(flag, value, help)
+        ->transform(count_with_unit(/*has_auto=*/false))
+        ->check(CLI::Range(int64_t{1}, most))
+        ->type_name("N")
+        ->group(group);
+  };
+  command
+      ->add_flag("--language-model-only", o.language_model_only,
+                 "Text alone: the vision tower is not read, images are refused")
+      ->group(group);
+  text("--limit-mm-per-prompt", o.limit_per_prompt, "JSON",
+       "Most images and videos of a request (default '{\"image\": 8, \"video\": 1}')");
+  text("--allowed-media-domains", o.allowed_domains, "NAME...",
+       "Hosts that images may be fetched from, such as example.com or *.example.com\n"
+       "(default: none; images come with the request)");
+  text("--allowed-local-media-path", o.allowed_local_path, "DIR",
+       "Folder below which file:// URLs are read (default: none)");
+  number("--media-workers", o.workers, 256, "Processes that decode images (default 4)");
+  text("--max-media-size", o.max_file_size, "SIZE", "Largest file of an image (default 32M)");
+  text("--max-video-size", o.max_video_size, "SIZE", "Largest file of a video (default 64M)");
+  number("--max-media-pixels", o.max_file_pixels, int64_t{1} << 30,
+         "Most pixels of an image as it comes (default 64M, of 1024 x 1024)");
+  number("--max-image-pixels", o.max_image_pixels, 12'845'056,
+         "Most pixels that a request's max_pixels may ask for (default 12845056: 16384 tokens)");
+  number("--max-video-pixels", o.max_video_pixels, 301'056'000,
+         "Most pixels of a video as the model sees it, all frames (default 77070336)");
+  number("--max-media-per-key", o.max_per_key, 1 << 20,
+         "Most images of one key that wait to be decoded; more get 429 (default 1024)");
+  command
+      ->add_option("--mm-processor-cache-gb", o.cache_gib,
+                   "GiB of decoded images that are kept for when they come again; 0: none (default 0.25)")
+      ->check(CLI::Range(0.0, 1024.0))
+      ->type_name("N")
+      ->group(group);
+  text("--media-memory", o.memory, "SIZE",
+       "Memory for the images of all requests under way; more get 429 (default 4G)");
 }
 
 // They exist so that a script that sets them gets a clear answer.
@@ -209,9 +249,9 @@ void add_without_effect(CLI::App* command, ServeOptions& o) {
                            "--disable-frontend-multiprocessing", "--enable-prompt-tokens-details"})
     command->add_flag(flag)->group(group);
   for (const char* option : {"--mm-encoder-tp-mode", "--mm-encoder-attn-backend", "--mm-processor-cache-type",
-                             "--mm-processor-cache-gb", "--attention-backend", "--moe-backend",
-                             "--compilation-config", "-O", "--distributed-executor-backend", "--swap-space",
-                             "--uvicorn-log-level", "--safetensors-load-strategy"})
+                             "--attention-backend", "--moe-backend", "--compilation-config", "-O",
+                             "--distributed-executor-backend", "--swap-space", "--uvicorn-log-level",
+                             "--safetensors-load-strategy"})
     command->add_option_function<std::string>(option, [](const std::string&) {})->group(group);
   for (const char* option : {"--tokenizer-mode", "--config-format"})
     command->add_option_function<std::string>(option, [](const std::string&) {})
@@ -229,6 +269,7 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& o) {
   add_keys(command, o);
   add_engine(command, o);
   add_text(command, o);
+  add_media(command, o.media);
   add_load(command, o.load);
   add_ranks(command, o.ranks);
   add_not_yet(command, o);
@@ -243,6 +284,8 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& o) {
       "  sparrow serve /models/m3 --hf-overrides '{\"text_config\": {\"rope_scaling\": {\"rope_type\": "
       "\"yarn\", \"factor\": 2,\n"
       "      \"original_max_position_embeddings\": 524288}, \"max_position_embeddings\": 1048576}}'\n"
+      "  sparrow serve /models/m3 --allowed-media-domains images.example.com --limit-mm-per-prompt "
+      "'{\"image\": 16}'\n"
       "\nEndpoints: /v1/chat/completions, /v1/completions, /v1/responses (and /v1/responses/ID), "
       "/v1/messages, "
       "/v1/messages/count_tokens,\n"

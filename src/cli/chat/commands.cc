@@ -21,6 +21,7 @@ constexpr const char* kHelp =
     "/system TEXT  what the model is told first; without TEXT: show it; - for nothing\n"
     "/tools FILE   let the model call tools: a JSON list in OpenAI's format; - for none.\n"
     "              Calls are shown, and you type their results.\n"
+    "/image FILE   an image that goes with your next message; several go one after another\n"
     "/retry        ask for the last answer again\n"
     "/save FILE    write the conversation as a request: curl -d @FILE sends it\n"
     "/quit         end, as does Ctrl-D\n"
@@ -30,8 +31,8 @@ constexpr const char* kHelp =
     "contain it. Ctrl-C stops an answer or empties the line. // at the start of a line\n"
     "sends it as text with one /.\n";
 
-const std::vector<std::string> kNames{"/help", "/clear", "/system", "/tools", "/retry",
-                                      "/save", "/quit",  "/new",    "/exit"};
+const std::vector<std::string> kNames{"/help",  "/clear", "/system", "/tools", "/image",
+                                      "/retry", "/save",  "/quit",   "/new",   "/exit"};
 
 std::filesystem::path file_of(std::string_view argument) {
   const char* home = std::getenv("HOME");
@@ -68,6 +69,8 @@ Status Session::run_command(std::string_view name, std::string_view argument) {
       screen_.note(conversation_.system().empty() ? "no system text" : "system: " + conversation_.system());
   } else if (name == "/tools") {
     return load_tools(argument);
+  } else if (name == "/image") {
+    return attach_image(argument);
   } else if (name == "/retry") {
     if (conversation_.take_back_answer()) return talk();
     return Error{Errc::kInvalidArgument, "/retry: nothing has been asked yet"};
@@ -95,6 +98,13 @@ Status Session::load_tools(std::string_view argument) {
   std::string names;
   for (const std::string& name : conversation_.tools()) names += (names.empty() ? "" : ", ") + name;
   screen_.note(names.empty() ? "no tools" : "tools: " + names);
+  return Ok{};
+}
+
+Status Session::attach_image(std::string_view argument) {
+  if (argument.empty()) return Error{Errc::kInvalidArgument, "/image wants a file: /image screen.png"};
+  conversation_.attach(SPARROW_TRY(read_image_file(file_of(argument))));
+  if (setup_.interactive) screen_.note(strf("{} goes with your next message", argument));
   return Ok{};
 }
 

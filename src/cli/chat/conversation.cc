@@ -6,20 +6,38 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
+#include <span>
+#include <utility>
 
 #include "base/json/json.h"
 #include "base/strf.h"
+#include "media/image.h"
+#include "server/api/base64.h"
 
 namespace sparrow::cli {
 namespace {
 
-constexpr size_t kMaxToolsBytes = 4 << 20;
+constexpr size_t kMaxToolsBytes = 4 << 20, kMaxImageBytes = 32 << 20;
+
+void write_parts(JsonWriter& json, const Message& message) {
+  json.begin_array();
+  for (const std::string& image : message.images) {
+    json.begin_object().key("type").string("image_url").key("image_url").begin_object();
+    json.key("url").string(image).end_object().end_object();
+  }
+  json.begin_object().key("type").string("text").key("text").string(message.content).end_object();
+  json.end_array();
+}
 
 void write_message(JsonWriter& json, const Message& message) {
   json.begin_object().key("role").string(message.role).key("content");
   // An answer that is nothing but calls or reasoning has no content, as the server wrote it.
   const bool has_other = !message.calls.empty() || !message.reasoning.empty();
-  message.content.empty() && has_other ? json.null() : json.string(message.content);
+  if (!message.images.empty()) {
+    write_parts(json, message);
+  } else {
+    message.content.empty() && has_other ? json.null() : json.string(message.content);
+  }
   if (!message.reasoning.empty()) json.key("reasoning_content").string(message.reasoning);
   if (!message.tool_call_id.empty()) json.key("tool_call_id").string(message.tool_call_id);
   if (!message.calls.empty()) {
@@ -32,6 +50,17 @@ void write_message(JsonWriter& json, const Message& message) {
     json.end_array();
   }
   json.end_object();
+}
+
+Result<std::string> read_whole(const std::filesystem::path& file, const char* what, size_t max_bytes) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(file, ignored))
+    return Error{Errc::kInvalidArgument, strf("{} is a folder, not {}", file.string(), what)};
+  std::ifstream in(file, std::ios::binary);
+  if (!in) return Error{Errc::kNotFound, strf("{} cannot be read: {}", file.string(), std::strerror(errno))};
+  if (std::filesystem::file_size(file, ignored) > max_bytes)
+    return Error{Errc::kInvalidArgument, strf("{} is larger than {} MiB", file.string(), max_bytes >> 20)};
+  return std::string{std::istreambuf_iterator<char>(in), {}};
 }
 
 bool is_whole(const ToolCall& call) {
@@ -61,7 +90,7 @@ void Conversation::set_tools(std::string json, std::vector<std::string> names) {
 
 void Conversation::ask(std::string text) {
   if (!messages_.empty() && messages_.back().role == "user") messages_.pop_back();
-  messages_.push_back({.role = "user", .content = std::move(text)});
+  messages_.push_back({.role = "user", .content = std::move(text), .images = std::exchange(attached_, {})});
 }
 
 void Conversation::answer(Message message) {
@@ -87,15 +116,18 @@ void Conversation::write(JsonWriter& json) const {
   json.end_array();
 }
 
+Result<std::string> read_image_file(const std::filesystem::path& file) {
+  const std::string bytes = SPARROW_TRY(read_whole(file, "an image", kMaxImageBytes));
+  const auto header = read_header(std::as_bytes(std::span(bytes)));
+  if (!header.ok())
+    return Error{Errc::kInvalidArgument, strf("{}: {}", file.string(), header.error().message)};
+  std::string type = to_string(header->format);
+  std::ranges::transform(type, type.begin(), [](char c) { return c >= 'A' && c <= 'Z' ? c + 32 : c; });
+  return strf("data:image/{};base64,{}", type, to_base64(bytes));
+}
+
 Result<ToolsFile> read_tools_file(const std::filesystem::path& file) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(file, ignored))
-    return Error{Errc::kInvalidArgument, strf("{} is a folder, not a file with tools", file.string())};
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return Error{Errc::kNotFound, strf("{} cannot be read: {}", file.string(), std::strerror(errno))};
-  if (std::filesystem::file_size(file, ignored) > kMaxToolsBytes)
-    return Error{Errc::kInvalidArgument, strf("{} is larger than 4 MiB", file.string())};
-  ToolsFile tools{.json = {std::istreambuf_iterator<char>(in), {}}, .names = {}};
+  ToolsFile tools{.json = SPARROW_TRY(read_whole(file, "a file with tools", kMaxToolsBytes)), .names = {}};
   const JsonDocument document = SPARROW_TRY(JsonDocument::parse(tools.json, file.string()));
   const Json list = document.root("tools");
   if (!list.is_array() || list.size() == 0)

@@ -20,6 +20,7 @@ struct ToolCall {
 
 struct Message {
   std::string role, content;
+  std::vector<std::string> images = {};  // data URLs; they come before the text
   std::string reasoning = {};
   std::vector<ToolCall> calls = {};
   std::string tool_call_id = {};  // role tool: the call that this is the result of
@@ -35,6 +36,8 @@ class Conversation {
   void set_tools(std::string json, std::vector<std::string> names);
 
   const std::vector<Message>& messages() const { return messages_; }
+  // An image that goes with the next question.
+  void attach(std::string data_url) { attached_.push_back(std::move(data_url)); }
   // A question that got no answer is replaced: it was asked again, in other words.
   void ask(std::string text);
   // Without the calls whose arguments were cut off: no server would take them back.
@@ -42,7 +45,10 @@ class Conversation {
   void give_result(const std::string& call_id, std::string text);
   // Takes the last answer back, so that the same can be asked again. False: there is nothing to ask.
   bool take_back_answer();
-  void clear() { messages_.clear(); }
+  void clear() {
+    messages_.clear();
+    attached_.clear();
+  }
 
   // "messages" and "tools" of a request.
   void write(JsonWriter& json) const;
@@ -50,6 +56,7 @@ class Conversation {
  private:
   std::string system_, tools_;  // tools_: JSON text
   std::vector<std::string> tool_names_;
+  std::vector<std::string> attached_;
   std::vector<Message> messages_;
 };
 
@@ -60,5 +67,8 @@ struct ToolsFile {
   std::vector<std::string> names;
 };
 Result<ToolsFile> read_tools_file(const std::filesystem::path& file);
+
+// A picture as a data URL. Error: the file cannot be read, or is none.
+Result<std::string> read_image_file(const std::filesystem::path& file);
 
 }  // namespace sparrow::cli

@@ -46,6 +46,7 @@ class Session {
   Status run_command(std::string_view name, std::string_view argument);
   Status load_tools(std::string_view argument);
   Status save(std::string_view argument);
+  Status attach_image(std::string_view argument);
 
   Setup setup_;
   Screen screen_;

@@ -7,7 +7,9 @@
 #include "base/math.h"
 #include "cli/args/byte_size.h"
 #include "cli/load_model.h"
+#include "engine/engine_types.h"
 #include "engine/memory/gpu_memory.h"
+#include "model/vision/tower.h"
 
 namespace sparrow::cli {
 namespace {
@@ -73,6 +75,16 @@ void size_cache(MemoryPlan& plan, std::optional<int64_t> cache_bytes) {
               !(plan.is_length_given && plan.cache_tokens() < plan.max_model_len);
 }
 
+// What images take: the features that are kept, and what the tower needs for the largest of them beyond what
+// a step has, which is the same memory.
+void add_images(MemoryPlan& plan, const ModelConfig& config, const MemoryPlanOptions& o) {
+  const int64_t tokens = CpuOptions().feature_tokens, side = config.vision->spatial_merge_size;
+  const int64_t tower = VisionTower::scratch_bytes(config, o.isa, o.threads, tokens * side * side);
+  plan.workspace.add("vision tower", std::max<int64_t>(tower - plan.workspace.bytes, 0));
+  plan.workspace.add("image features",
+                     tokens * config.hidden_size * static_cast<int64_t>(size_of(config.dtype)));
+}
+
 Result<MemoryPlan> plan_cpu(const ModelConfig& config, const MemoryPlanOptions& o) {
   if (o.gpus != 1)
     return Error{Errc::kInvalidArgument, strf("--gpus {}: with --gpu cpu there is one rank", o.gpus)};
@@ -90,6 +102,7 @@ Result<MemoryPlan> plan_cpu(const ModelConfig& config, const MemoryPlanOptions& 
                                   .max_step_sequences = o.max_step_sequences,
                                   .max_context = plan.max_model_len},
                                  o.isa, o.threads);
+  if (config.vision) add_images(plan, config, o);
   size_cache(plan, o.kv_cache_bytes.value_or(default_cache_tokens(plan.block_bytes(), o.machine_bytes) / 128 *
                                              plan.block_bytes()));
   return plan;

@@ -105,9 +105,9 @@ std::string config_digest(const std::filesystem::path& model, const LoadOptions&
       files.push_back(strf("{} {}\n", entry.path().filename().string(), entry.file_size(ec)));
   std::ranges::sort(files);
   for (const std::string& file : files) text += file;
-  text += strf("{} {} {} {} {} {} {} {}\n", load.hf_overrides, load.load_format, load.kv_cache_dtype,
+  text += strf("{} {} {} {} {} {} {} {} {}\n", load.hf_overrides, load.load_format, load.kv_cache_dtype,
                load.index_cache_dtype, load.activation_dtype.starts_with("fp8"), load.device,
-               load.batch_invariant, load.isa);
+               load.batch_invariant, load.isa, load.vision);
   if (load.device == "cpu") text += ops::name_of(ops::detect_cpu_isa());
   text += strf("{} {} {}", options.max_model_tokens, options.max_step_tokens, options.max_step_sequences);
   uint8_t digest[SHA256_DIGEST_LENGTH];

@@ -10,6 +10,7 @@
 #include "cli/load_model.h"
 #include "cli/ranks/rank_process.h"
 #include "cli/run/generate_file.h"
+#include "cli/trace/media_chat.h"
 #include "model/sharding.h"
 #include "text/tokenizer/detokenizer.h"
 
@@ -127,7 +128,14 @@ Result<int> generate(const GenerateOptions& options, const EngineOptions& base, 
     if (!tokenizer)
       return Error{Errc::kNotFound,
                    strf("--prompt needs tokenizer.json in {}: give --prompt-ids", options.model.string())};
-    prompt = SPARROW_TRY(tokenizer->encode(*options.prompt));
+    if (options.images.empty()) prompt = SPARROW_TRY(tokenizer->encode(*options.prompt));
+  }
+  RequestMediaLimits media_limits;
+  if (!options.images.empty()) {
+    MediaChat chat = SPARROW_TRY(ask_about_images(options.images, *options.prompt, options.model, config));
+    prompt = std::move(chat.ids);
+    request.media = std::move(chat.media);
+    media_limits = {.vision = config.vision, .feature_tokens = engine_options.cpu.feature_tokens};
   }
   request.prompts = {std::move(prompt)};
   const int64_t needed_tokens = static_cast<int64_t>(request.prompts.front().size()) + options.max_tokens;
@@ -135,7 +143,8 @@ Result<int> generate(const GenerateOptions& options, const EngineOptions& base, 
   // Said before the cache is made: what is wrong with the prompt is not the cache's size.
   SPARROW_TRY(validate(request, {.vocab_size = config.vocab_size,
                                  .max_model_tokens = config.max_positions,
-                                 .cache_tokens = blocks_for_tokens(needed_tokens) * kBlockTokens}));
+                                 .cache_tokens = blocks_for_tokens(needed_tokens) * kBlockTokens,
+                                 .media = media_limits}));
   if (follows) return follow_rank_0(checkpoint, engine_options, options.load, *ranks);
   const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options, options.load, ranks));
   const EngineWatch watch(ranks, *engine);
@@ -161,7 +170,8 @@ EngineOptions engine_options_of(const GenerateOptions& options) {
 
 }  // namespace
 
-Result<int> run_generate(const GenerateOptions& options) {
+Result<int> run_generate(GenerateOptions options) {
+  options.load.vision = !options.images.empty();
   EngineOptions engine_options = engine_options_of(options);
   if (options.ranks.grid.world() == 1) {
     SPARROW_TRY(options.ranks.check_alone());

@@ -15,6 +15,7 @@
 #include "cli/load_model.h"
 #include "cli/ranks/rank_process.h"
 #include "cli/serve/serve_checks.h"
+#include "cli/serve/serve_media.h"
 #include "cli/serve/signals.h"
 #include "server/access_log.h"
 #include "server/api/errors.h"
@@ -142,6 +143,7 @@ Result<int> follow(ServeOptions options, const RankPlace& place, std::unique_ptr
   resolve_device(options.load);
   SPARROW_TRY(check_flags(options));
   const ModelConfig config = SPARROW_TRY(read_config(options));
+  options.load.vision = !options.media.language_model_only;
   const EngineOptions for_engine =
       options_of_rank(SPARROW_TRY(engine_options(options, config)), options, place);
   ranks = SPARROW_TRY(join(options, place, for_engine));
@@ -158,6 +160,7 @@ Result<int> serve(ServeOptions options, const std::optional<RankPlace>& place,
   SPARROW_TRY(check_flags(options));
   const auto keys = SPARROW_TRY(read_keys(options));
   const ModelConfig config = SPARROW_TRY(read_config(options));
+  options.load.vision = !options.media.language_model_only;
   const auto tokenizer = SPARROW_TRY(load_tokenizer(options.model, config));
   const std::optional<ChatTemplate> chat_template = SPARROW_TRY(read_template(options));
   EngineOptions for_engine = options_of_rank(SPARROW_TRY(engine_options(options, config)), options, place);
@@ -174,6 +177,7 @@ Result<int> serve(ServeOptions options, const std::optional<RankPlace>& place,
   });
   SPARROW_TRY(check_context(options, config, engine->limits().cache_tokens));
 
+  const auto media = SPARROW_TRY(ServeMedia::start(options.media, config, *engine));
   EncodeCache encode_cache(*tokenizer);
   ConstraintStore constraints(*tokenizer, checkpoint.config().vocab_size);
   Metrics metrics;
@@ -189,7 +193,8 @@ Result<int> serve(ServeOptions options, const std::optional<RankPlace>& place,
                                   .defaults = defaults,
                                   .parse_reasoning = options.reasoning_parser != "none",
                                   .parse_tools = options.tool_call_parser != "none",
-                                  .constraints = &constraints};
+                                  .constraints = &constraints,
+                                  .media = media->served()};
   ServiceOptions service_options{.seed = options.seed,
                                  .max_queued_requests = options.max_queued_requests,
                                  .version = SPARROW_VERSION,

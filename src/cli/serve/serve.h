@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "cli/load_options.h"
 #include "cli/rank_flags.h"
+#include "cli/serve/media_flags.h"
 
 namespace sparrow::cli {
 
@@ -51,8 +52,9 @@ struct ServeOptions {
 
   std::filesystem::path chat_template;
   std::string tool_call_parser = "minimax_m3", reasoning_parser = "minimax_m3";  // "none" turns one off
-  bool enable_auto_tool_choice = true, language_model_only = true;  // always so; known from other servers
-  std::string generation_config = "auto";                           // "auto", or "none" (also "vllm")
+  MediaFlags media;
+  bool enable_auto_tool_choice = true;     // always so; known from other servers
+  std::string generation_config = "auto";  // "auto", or "none" (also "vllm")
   std::optional<uint64_t> seed;
   std::string log_format = "human";
 

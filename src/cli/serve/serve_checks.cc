@@ -11,6 +11,7 @@
 #include "checkpoint/checkpoint.h"
 #include "cli/args/byte_size.h"
 #include "cli/load_model.h"
+#include "cli/serve/serve_media.h"
 #include "kv/block_table.h"
 #include "model/sharding.h"
 
@@ -53,6 +54,7 @@ Status check_flags(const ServeOptions& o) {
   SPARROW_TRY(parse_byte_size(o.max_answer_size, "--max-answer-size"));
   SPARROW_TRY(parse_byte_size(o.max_answer_memory, "--max-answer-memory"));
   SPARROW_TRY(response_bytes(o));
+  SPARROW_TRY(media_settings(o.media));
   if (o.ssl_certfile.empty() != o.ssl_keyfile.empty())
     return Error{Errc::kInvalidArgument, "--ssl-certfile and --ssl-keyfile belong together"};
   for (const std::string& name : o.served_model_names) SPARROW_TRY(check_name(name));

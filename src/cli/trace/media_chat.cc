@@ -5,6 +5,7 @@
 
 #include "base/files/mapped_file.h"
 #include "base/json/json.h"
+#include "base/json/json_writer.h"
 #include "cli/load_model.h"
 #include "media/prepare.h"
 #include "media/video.h"
@@ -21,7 +22,9 @@ constexpr int64_t kMaxFrames = int64_t{1} << 30;
 Result<MediaPatches> read_image(const Json& part, const std::filesystem::path& folder) {
   const std::string path = SPARROW_TRY(SPARROW_TRY(part.at("image")).as_string());
   const MappedFile file = SPARROW_TRY(MappedFile::open(folder / path));
-  return prepare_image(file.bytes(), SizeRule{}, DecodeLimits{});
+  Result<MediaPatches> patches = prepare_image(file.bytes(), SizeRule{}, DecodeLimits{});
+  if (!patches.ok()) return Error{patches.error().code, strf("{}: {}", path, patches.error().message)};
+  return patches;
 }
 
 // Its frames as they are listed: nobody samples them here.
@@ -78,22 +81,16 @@ Status add_part(const Json& part, const std::filesystem::path& folder, const Vis
   return Ok{};
 }
 
-}  // namespace
-
-Result<MediaChat> read_media_chat(const std::filesystem::path& file, const std::filesystem::path& model,
-                                  const ModelConfig& config) {
+Result<MediaChat> make_chat(const Json& messages, const std::filesystem::path& folder,
+                            const std::filesystem::path& model, const ModelConfig& config) {
   if (!config.vision)
     return Error{Errc::kUnsupported, strf("{} has no vision_config: it takes no images", quoted(model))};
-  const std::string text = SPARROW_TRY(read_text_file(file, kMaxChatBytes));
-  const JsonDocument document =
-      SPARROW_TRY(JsonDocument::parse(text, quoted(file), {.max_bytes = kMaxChatBytes}));
-  const Json messages = document.root("messages");
   SPARROW_TRY(messages.expect_array());
   Media media;
   for (size_t i = 0; i < messages.size(); ++i)
     if (const auto content = messages.element(i).find("content"); content && content->is_array())
       for (size_t part = 0; part < content->size(); ++part)
-        SPARROW_TRY(add_part(content->element(part), file.parent_path(), *config.vision, media));
+        SPARROW_TRY(add_part(content->element(part), folder, *config.vision, media));
 
   const ChatTemplate chat_template = SPARROW_TRY(ChatTemplate::load(model));
   const PromptText rendered =
@@ -104,6 +101,28 @@ Result<MediaChat> read_media_chat(const std::filesystem::path& file, const std::
   MediaChat chat{.ids = SPARROW_TRY(tokenizer->encode(prompt)), .media = std::move(media.numbers)};
   SPARROW_TRY(place(chat.media, chat.ids, *config.vision));
   return chat;
+}
+
+}  // namespace
+
+Result<MediaChat> read_media_chat(const std::filesystem::path& file, const std::filesystem::path& model,
+                                  const ModelConfig& config) {
+  const std::string text = SPARROW_TRY(read_text_file(file, kMaxChatBytes));
+  const JsonDocument document =
+      SPARROW_TRY(JsonDocument::parse(text, quoted(file), {.max_bytes = kMaxChatBytes}));
+  return make_chat(document.root("messages"), file.parent_path(), model, config);
+}
+
+Result<MediaChat> ask_about_images(std::span<const std::filesystem::path> images, std::string_view text,
+                                   const std::filesystem::path& model, const ModelConfig& config) {
+  JsonWriter json;
+  json.begin_array().begin_object().key("role").string("user").key("content").begin_array();
+  for (const std::filesystem::path& image : images)
+    json.begin_object().key("type").string("image").key("image").string(image.string()).end_object();
+  json.begin_object().key("type").string("text").key("text").string(text).end_object();
+  json.end_array().end_object().end_array();
+  const JsonDocument document = SPARROW_TRY(JsonDocument::parse(json.take(), "the message"));
+  return make_chat(document.root("messages"), "", model, config);
 }
 
 }  // namespace sparrow::cli

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <filesystem>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "base/result.h"
@@ -21,5 +23,9 @@ struct MediaChat {
 // [PATHS of frames], "fps", "frames_indices"}; paths are relative to the file.
 Result<MediaChat> read_media_chat(const std::filesystem::path& file, const std::filesystem::path& model,
                                   const ModelConfig& config);
+
+// A user's message: images, then a text.
+Result<MediaChat> ask_about_images(std::span<const std::filesystem::path> images, std::string_view text,
+                                   const std::filesystem::path& model, const ModelConfig& config);
 
 }  // namespace sparrow::cli
