@@ -14,14 +14,15 @@ KEY = "sk-test-key"
 
 
 class Server:
-    def __init__(self, sparrow, *flags):
-        self.sparrow, self.flags = sparrow, flags
+    def __init__(self, sparrow, *flags, model=None):
+        self.sparrow, self.flags, self.model = sparrow, flags, model
 
     def __enter__(self):
         self.folder = tempfile.TemporaryDirectory()
-        model = pathlib.Path(self.folder.name) / "tiny"
-        subprocess.run([self.sparrow, "make-model", "--preset", "tiny", "--seed", "3", "--out", model], check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        model = self.model or pathlib.Path(self.folder.name) / "tiny"
+        if not self.model:
+            subprocess.run([self.sparrow, "make-model", "--preset", "tiny", "--seed", "3", "--out", model], check=True,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.log = open(pathlib.Path(self.folder.name) / "log", "w+")
         self.process = subprocess.Popen(
             [self.sparrow, "serve", model, "--port", "0", "--served-model-name", "m3", "--api-key", KEY,

@@ -11,8 +11,8 @@
 
 #include "base/json/json.h"
 #include "base/strf.h"
+#include "base/text/base64.h"
 #include "media/image.h"
-#include "server/api/base64.h"
 
 namespace sparrow::cli {
 namespace {

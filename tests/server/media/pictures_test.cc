@@ -5,8 +5,8 @@
 
 #include <fstream>
 
+#include "base/text/base64.h"
 #include "checkpoint/checkpoint.h"
-#include "server/api/base64.h"
 #include "server/api/chat_body.h"
 #include "support/golden.h"
 #include "support/server/service_fixture.h"
