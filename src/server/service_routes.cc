@@ -116,9 +116,13 @@ std::span<const Service::Route> Service::routes() {
   return kRoutes;
 }
 
+// A path that has a name of its own is no place of a pattern.
 const Service::Route* Service::find_route(const HttpRequest& request, std::string& allowed) {
+  const bool named =
+      std::ranges::any_of(routes(), [&](const Route& route) { return route.operation.path == request.path; });
   for (const Route& route : routes()) {
-    if (!path_fits(request.path, route.operation.path)) continue;
+    const std::string_view path = route.operation.path;
+    if (named ? path != request.path : !path_fits(request.path, path)) continue;
     if (method_fits(request.method, route.operation.method)) return &route;
     allowed += (allowed.empty() ? "" : ", ") + std::string(route.operation.method);
   }

@@ -54,6 +54,7 @@ TEST_F(ServiceTest, SmallAnswersAreThere) {
   EXPECT_THAT(ask(get_request("/v1/models")).body, HasSubstr(R"("id":"m3")"));
   EXPECT_EQ(ask(get_request("/v1/models/other")).status, 404);
   EXPECT_EQ(ask(get_request("/v1/chat/completions")).status, 405);
+  EXPECT_THAT(ask(get_request("/v1/responses/input_tokens")).body, HasSubstr("takes POST, not GET"));
   for (const std::string method : {"TRACE", "QUERY", "PATCH"})
     EXPECT_EQ(ask(method + " /version HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").status, 405);
   EXPECT_EQ(ask(get_request("/etc/passwd")).status, 404);
