@@ -91,7 +91,8 @@ def url_of(data):
 class Pictures(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(sys.argv[1], model=GOLDEN / "model").__enter__()
+        # A busy machine may need longer than a user would wait.
+        cls.server = Server(sys.argv[1], "--media-timeout", "600", model=GOLDEN / "model").__enter__()
         cls.client = openai.OpenAI(base_url=cls.server.url + "/v1", api_key=KEY, max_retries=0, timeout=300)
         cls.claude = anthropic.Anthropic(base_url=cls.server.url, api_key=KEY, max_retries=0, timeout=300)
 
@@ -270,7 +271,7 @@ class Ranks(unittest.TestCase):
                 "ignore_eos": True, "logprobs": True, "top_logprobs": 5}
         answers = []
         for flags in ((), ("--tensor-parallel-size", "2", "--threads", "1", "--device", "cpu")):
-            with Server(sys.argv[1], *flags, model=GOLDEN / "model") as server:
+            with Server(sys.argv[1], "--media-timeout", "600", *flags, model=GOLDEN / "model") as server:
                 answers.append(server.post("/v1/chat/completions", body)["choices"])
         self.assertEqual(*answers)
 

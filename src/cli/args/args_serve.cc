@@ -213,6 +213,8 @@ void add_media(CLI::App* command, MediaFlags& o) {
   text("--allowed-local-media-path", o.allowed_local_path, "DIR",
        "Folder below which file:// URLs are read (default: none)");
   number("--media-workers", o.workers, 256, "Processes that decode images (default 4)");
+  number("--media-timeout", o.timeout_seconds, 86400,
+         "Seconds that an image may take at least; large ones may take longer (default 1)");
   text("--max-media-size", o.max_file_size, "SIZE", "Largest file of an image (default 32M)");
   text("--max-video-size", o.max_video_size, "SIZE", "Largest file of a video (default 64M)");
   number("--max-media-pixels", o.max_file_pixels, int64_t{1} << 30,

@@ -18,6 +18,7 @@ struct MediaFlags {
   int64_t max_file_pixels = int64_t{64} << 20;  // of a picture as it comes
   int64_t max_image_pixels = 12'845'056;        // as the model sees it
   int64_t max_video_pixels = 77'070'336;        // likewise, of all frames: 128 of the largest
+  int timeout_seconds = 1;                      // that any picture may take, however small
   int max_per_key = 1024;                       // pictures of a key that wait or are being decoded
   double cache_gib = 0.25;                      // of pictures that were decoded before; 0: none
   std::string memory = "4G";                    // of the patches of all requests under way

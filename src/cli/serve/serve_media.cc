@@ -47,6 +47,8 @@ Result<std::unique_ptr<MediaWorkers>> start_workers(const MediaFlags& flags, con
       picture_worker_options(limits.decode, {.max_pixels = limits.max_image_pixels}, flags.workers);
   options.command.arguments = {kMediaWorkerCommand};
   options.of_owner.items = flags.max_per_key;
+  options.least_time = std::chrono::seconds(flags.timeout_seconds);
+  options.start_time = std::max<std::chrono::milliseconds>(options.start_time, options.least_time);
   auto workers = MediaWorkers::start(options);
   if (!workers.ok())
     return Error{workers.error().code,
