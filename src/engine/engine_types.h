@@ -36,6 +36,7 @@ struct GpuOptions {
   bool share = false;                // other ranks may run on the same GPU; slower, for tests
   bool graphs = true;                // replay decode steps from CUDA graphs
   bool batch_invariant = false;      // outputs depend, to the bit, on their request alone; slower
+  int64_t feature_tokens = 8192;     // of images that are kept at a time, where the model has vision
   bool e4m3_tokens = false;          // prompts' rows are rounded to e4m3, on MXFP8 weights: lossy
   // Cached tokens of a step from which on a group's ranks share the scan of its index: below, the exchange
   // takes longer than it saves. A prompt's count three times. Measured: docs/msa-index.md.

@@ -116,7 +116,7 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
   plan.memory_bytes = card.bytes;
   plan.budget_bytes = static_cast<int64_t>(static_cast<double>(card.bytes) * o.gpu_memory_utilization);
 
-  // The text model only; f32 becomes bf16, and what is quantised stays so.
+  // f32 becomes bf16, and what is quantised stays so.
   ModelConfig held = config;
   held.dtype = DType::kBF16;
   plan.max_model_len = o.max_model_len > 0 ? o.max_model_len : config.max_positions;
@@ -131,18 +131,20 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
                                                   .kv_dtype = plan.kv_dtype,
                                                   .index_dtype = plan.index_dtype,
                                                   .batch_invariant = o.batch_invariant,
+                                                  .feature_tokens = GpuOptions{}.feature_tokens,
                                                   .e4m3_tokens = plan.rounds_tokens},
                                                  card.num_sms));
   plan.weight_bytes = memory.weight_bytes;
   plan.workspace = std::move(memory.workspace);
   plan.driver = std::move(memory.driver);
   plan.pinned_bytes = memory.pinned_bytes;
-  const Ledger ledger = make_ledger(held, grid, DType::kBF16, DType::kBF16, /*vision=*/false);
+  const bool vision = plan_tower(held, GpuOptions{}.feature_tokens).has_value();
+  const Ledger ledger = make_ledger(held, grid, DType::kBF16, DType::kBF16, vision);
   plan.weights = ledger.weights;
   if (const int64_t padding = plan.weight_bytes - ledger.weight_bytes; padding > 0)
     plan.weights.push_back(
         {grid.tp > 1 ? "index heads of other ranks, padding" : "padding for the kernels", padding});
-  plan.stored_bytes = make_ledger(config, grid, DType::kBF16, DType::kBF16, false).weight_bytes;
+  plan.stored_bytes = make_ledger(config, grid, DType::kBF16, DType::kBF16, vision).weight_bytes;
   size_cache(plan, o.kv_cache_bytes);
   return plan;
 }

@@ -6,6 +6,7 @@
 
 #include "checkpoint/kv_scales.h"
 #include "device/cuda/check.h"
+#include "ops/cuda/rows.h"
 
 namespace sparrow {
 namespace {
@@ -74,6 +75,7 @@ Status Rank::take_memory(const Weights& weights) {
                              .kv_dtype = gpu.kv_dtype,
                              .index_dtype = gpu.index_dtype,
                              .batch_invariant = gpu.batch_invariant,
+                             .feature_tokens = weights.vision ? gpu.feature_tokens : 0,
                              .e4m3_tokens = gpu.e4m3_tokens};
   planned_ = SPARROW_TRY(plan_gpu_memory(config_, grid, limits, device_.num_sms));
   SPARROW_TRY(check_fits(planned_, static_cast<int64_t>(device_.free_bytes), device_.name));
@@ -89,6 +91,7 @@ Status Rank::take_memory(const Weights& weights) {
   upload_ = SPARROW_TRY(
       StepUpload::create(options_.max_step_tokens, options_.max_step_sequences, max_columns_, grid.dp));
   sampler_ = SPARROW_TRY(DeviceSampler::create(draw_limits(config_, limits)));
+  SPARROW_TRY(take_tower(weights.vision));
 
   KvCacheShape shape{.num_blocks = 1,
                      .kv_heads = weights_.kv_heads,
@@ -101,6 +104,19 @@ Status Rank::take_memory(const Weights& weights) {
   if (gpu.kv_dtype != DType::kBF16 && !gpu.dummy_seed)
     kv_scales_ = kv_scale_table(weights.layers, shape.kv_heads);
   cache_.emplace(SPARROW_TRY(CudaKvCache::create(shape, kv_scales_)));
+  return Ok{};
+}
+
+Status Rank::take_tower(const std::optional<VisionWeights>& weights) {
+  const int64_t tokens = options_.gpu.feature_tokens;
+  if (!weights || tokens == 0) return Ok{};
+  if (const Status shapes = check_tower_shapes(config_); !shapes.ok()) {
+    no_tower_ = shapes.error().message;
+    return Ok{};
+  }
+  tower_ = SPARROW_TRY(CudaVisionTower::create(config_, *weights, tower_limits(*config_.vision, tokens)));
+  features_ = SPARROW_TRY(DeviceBuffer::allocate(static_cast<size_t>(feature_bytes(config_, tokens))));
+  encoded_by_.resize(static_cast<size_t>(tokens));
   return Ok{};
 }
 
@@ -136,12 +152,14 @@ EngineInfo Rank::info() const {
         strf("fp8 activations are lossy: steps of {} tokens or more round them to e4m3, and {} of {} weights "
              "have changed",
              GpuStepLimits::kMinRoundedRows, weights_.folded.changed, weights_.folded.codes));
+  if (!no_tower_.empty()) warnings.push_back("images are refused: " + no_tower_);
   return {.device = device_.name,
           .kernels = options_.gpu.batch_invariant ? "sm_90a batch-invariant" : "sm_90a",
           .threads = 1,
-          .weight_bytes = weights_.memory.bytes(),
+          .weight_bytes = weights_.memory.bytes() + (tower_ ? tower_->weight_bytes() : 0),
           .workspace_bytes = model_->workspace_bytes() + upload_->device_bytes() + sampler_.device_bytes() +
-                             cache_->table_bytes() + (peers_ ? peers_->device_bytes() : 0),
+                             cache_->table_bytes() + (peers_ ? peers_->device_bytes() : 0) +
+                             (tower_ ? tower_->workspace_bytes() + features_.bytes() : 0),
           .workspace = planned_.workspace.rows,
           .device_bytes = device_.total_bytes,
           .kv_dtype = shape.dtype,
@@ -149,6 +167,7 @@ EngineInfo Rank::info() const {
           .cache_bytes = cache_->bytes(),
           .num_blocks = shape.num_blocks,
           .cache_tokens = int64_t{shape.num_blocks} * kBlockTokens,
+          .feature_tokens = tower_ ? options_.gpu.feature_tokens : 0,
           .run_ahead = true,
           .warnings = std::move(warnings)};
 }
@@ -160,6 +179,35 @@ void Rank::copy_blocks(std::span<const BlockCopy> copies) {
   for (const BlockCopy& copy : copies)
     if (copy.to / blocks == group()) mine.push_back({copy.from - first, copy.to - first});
   if (!mine.empty()) cache_->copy_blocks(mine, stream());
+}
+
+// Ranks share the jobs out among them. What a rank has encoded it adds to the embeddings' sum, where the
+// others add zeros: nobody else needs it.
+void Rank::encode(std::span<const EncodeJob> jobs) {
+  enter();
+  const bool is_shared = options_.exchange != nullptr;  // a rank that runs alone does it all
+  std::vector<TowerSegment> mine;
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    const int by =
+        is_shared ? static_cast<int>(i % static_cast<size_t>(options_.grid.tp)) : options_.grid.tp_rank();
+    for (const int32_t row : jobs[i].rows) encoded_by_[static_cast<size_t>(row)] = by;
+    if (by == options_.grid.tp_rank()) mine.push_back({jobs[i].grid, jobs[i].patches, jobs[i].rows});
+  }
+  tower_->encode(mine, features_.as<__nv_bfloat16>(), stream());
+}
+
+DeviceBatch Rank::upload(const Batch& batch, const RankStep& step) {
+  const auto send = [&](const Batch& rows) {
+    return upload_->upload(rows, step.shape, step.groups, drawn_ids(batch), stream());
+  };
+  if (batch.feature_rows.empty()) return send(batch);
+  Batch own = batch;
+  for (int32_t& row : own.feature_rows)
+    if (row >= 0 && encoded_by_[static_cast<size_t>(row)] != options_.grid.tp_rank())
+      row = ops::cuda::kOthersFeature;
+  DeviceBatch sent = send(own);
+  sent.features = features_.as<__nv_bfloat16>();
+  return sent;
 }
 
 RankStep Rank::step_of(const Batch& batch, bool graphs) const {
@@ -199,8 +247,7 @@ void Rank::run(const Batch& all, Capture* capture) {
   first_row_ = 0;
   replayed_ = step.replays;
   hashed_slots_.assign(batch.slots.begin(), batch.slots.begin() + std::min(batch.num_tokens(), kHashedRows));
-  const DeviceBatch device_batch =
-      upload_->upload(batch, step.shape, step.groups, drawn_ids(batch), stream());
+  const DeviceBatch device_batch = upload(batch, step);
   if (replayed_)
     graph_of(step.shape).launch(stream());
   else if (capture)

@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "kv/cuda/cuda_kv_cache.h"
 #include "model/cuda/cuda_text_model.h"
 #include "model/cuda/device_weights.h"
+#include "model/cuda/vision/cuda_vision_tower.h"
 
 namespace sparrow {
 
@@ -47,6 +49,7 @@ class Rank {
 
   // As in ModelRunner.
   void copy_blocks(std::span<const BlockCopy> copies);
+  void encode(std::span<const EncodeJob> jobs);
   void run(const Batch& batch, Capture* capture);
   void start_draws(std::span<const DrawRequest> draws);
   std::vector<Draw> finish_draws();
@@ -82,6 +85,9 @@ class Rank {
   void launch_marked(const DeviceBatch& step, std::vector<StepMark>& marks);
   std::vector<int> count_experts(const DeviceBatch& step);
   Status take_memory(const Weights& weights);
+  Status take_tower(const std::optional<VisionWeights>& weights);
+  // A batch on its way, with this rank's features.
+  DeviceBatch upload(const Batch& batch, const RankStep& step);
   // Opens the others' memory, and agrees with them on the products' algorithms.
   Status meet_others();
   // The smallest of all ranks'.
@@ -119,7 +125,11 @@ class Rank {
   DeviceWeights weights_;
   std::unique_ptr<PeerMemory> peers_;  // of a rank of several
   std::unique_ptr<CudaTextModel> model_;
-  std::vector<float> kv_scales_;  // of an fp8 cache, where the checkpoint has them
+  std::unique_ptr<CudaVisionTower> tower_;  // where the model has vision
+  std::string no_tower_;                    // why it has none although there are weights
+  DeviceBuffer features_;                   // [feature_tokens, hidden size]
+  std::vector<int> encoded_by_;             // [feature_tokens] rank of the group
+  std::vector<float> kv_scales_;            // of an fp8 cache, where the checkpoint has them
   std::optional<CudaKvCache> cache_;
   std::optional<StepUpload> upload_;
   DeviceSampler sampler_;

@@ -16,6 +16,7 @@ class RankOfProcess final : public RankGroup {
 
   const EngineInfo& info() const override { return info_; }
   void copy_blocks(std::span<const BlockCopy> copies) override { rank_->copy_blocks(copies); }
+  void encode(std::span<const EncodeJob> jobs) override { rank_->encode(jobs); }
   void run(const Batch& batch, Capture* capture) override { rank_->run(batch, capture); }
   void start_draws(std::span<const DrawRequest> draws) override { rank_->start_draws(draws); }
   std::vector<Draw> finish_draws() override { return rank_->finish_draws(); }

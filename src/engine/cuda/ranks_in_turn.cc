@@ -80,6 +80,9 @@ class RanksInTurn final : public RankGroup {
   void copy_blocks(std::span<const BlockCopy> copies) override {
     in_turn([&](Rank& rank) { rank.copy_blocks(copies); });
   }
+  void encode(std::span<const EncodeJob> jobs) override {
+    in_turn([&](Rank& rank) { rank.encode(jobs); });
+  }
   void run(const Batch& batch, Capture* capture) override {
     first_logit_.assign(1, 0);
     for (int group = 1; group <= grid_.dp; ++group)

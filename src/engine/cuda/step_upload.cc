@@ -69,6 +69,8 @@ DeviceBatch StepUpload::upload(const Batch& batch, const StepShape& shape,
   };
   fill(o.ids, batch.ids, shape.tokens(), 0);
   fill(o.drawn_by, batch.drawn_by, shape.tokens(), -1);
+  if (!batch.feature_rows.empty())
+    fill(o.feature_rows, batch.feature_rows, shape.tokens(), ops::cuda::kNoFeature);
   fill(o.positions, batch.positions, shape.tokens(), 0);
   fill(o.slots, batch.slots, shape.tokens(), int64_t{-1});
   fill(o.seq_lens, batch.seq_lens, shape.sequences(), 0);
@@ -92,7 +94,9 @@ DeviceBatch StepUpload::upload(const Batch& batch, const StepShape& shape,
                                    row, row, batch.num_sequences(), cudaMemcpyHostToDevice, stream));
   }
   copied_.record(stream);
-  const DeviceBatch step = describe(shape);
+  DeviceBatch step = describe(shape);
+  if (!batch.feature_rows.empty())
+    step.feature_rows = reinterpret_cast<const int32_t*>(device_.data() + o.feature_rows);
   if (!batch.drawn_by.empty())
     ops::cuda::feed_ids({.sampled = drawn,
                          .source = reinterpret_cast<const int32_t*>(device_.data() + o.drawn_by),

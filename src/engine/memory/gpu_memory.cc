@@ -14,10 +14,26 @@ DrawLimits draw_limits(const ModelConfig& config, const GpuStepLimits& limits) {
           .num_end_ids = static_cast<int>(config.eos_token_ids.size())};
 }
 
+std::optional<TowerMemory> plan_tower(const ModelConfig& config, int64_t feature_tokens) {
+  if (!config.vision || feature_tokens == 0 || !check_tower_shapes(config).ok()) return std::nullopt;
+  const TowerLimits limits = tower_limits(*config.vision, feature_tokens);
+  Arena weights, buffers;
+  lay_out_tower_weights<BFloat16>(weights, config);
+  lay_out_tower<BFloat16>(buffers, config, limits);
+  TowerMemory memory{.weight_bytes = static_cast<int64_t>(weights.used())};
+  for (const Arena::Part& part : buffers.parts())
+    memory.workspace.add(part.name, static_cast<int64_t>(part.bytes));
+  memory.workspace.add("images: features", feature_bytes(config, feature_tokens));
+  memory.pinned_bytes = tower_pinned_bytes(*config.vision, limits);
+  return memory;
+}
+
 Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const Grid& grid, const GpuStepLimits& limits,
                                   int num_sms) {
   const DeviceLayout layout = SPARROW_TRY(make_device_layout(config, grid));
   GpuMemory memory{.weight_bytes = static_cast<int64_t>(layout.bytes)};
+  const std::optional<TowerMemory> tower = plan_tower(config, limits.feature_tokens);
+  if (tower) memory.weight_bytes += tower->weight_bytes;
   memory.workspace = SPARROW_TRY(gpu_workspace(config, grid, limits, num_sms));
 
   const StepUploadBytes upload(limits.max_step_tokens, limits.max_step_sequences,
@@ -28,6 +44,10 @@ Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const Grid& grid, c
   const auto draw_bytes = static_cast<int64_t>(kDrawRuns * DrawBuffer(draw_limits(config, limits)).bytes);
   memory.workspace.add("draws", draw_bytes);
   memory.pinned_bytes = upload_bytes + draw_bytes + (grid.world() > 1 ? ops::cuda::kPeerReportBytes : 0);
+  if (tower) {
+    for (const LedgerRow& row : tower->workspace.rows) memory.workspace.add(row.name, row.bytes);
+    memory.pinned_bytes += tower->pinned_bytes;
+  }
 
   Arena tables;
   lay_out_kv_tables(tables, {.num_blocks = 1,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "base/result.h"
@@ -11,6 +12,7 @@
 #include "engine/memory/draw_layout.h"
 #include "model/sharding.h"
 #include "model/step_buffers.h"
+#include "model/vision/tower_layout.h"
 #include "model/workspace.h"
 
 namespace sparrow {
@@ -26,6 +28,14 @@ struct GpuMemory {
   Workspace driver;          // not ours, not exact
   int64_t pinned_bytes = 0;  // of the host, page-locked
 };
+
+// The vision tower's part of it. Nothing: there is none, or the kernels do not take it.
+struct TowerMemory {
+  int64_t weight_bytes = 0;
+  Workspace workspace;  // and the features that are kept
+  int64_t pinned_bytes = 0;
+};
+std::optional<TowerMemory> plan_tower(const ModelConfig& config, int64_t feature_tokens);
 
 // Error: the model cannot be cut that way, or the kernels do not take it.
 Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const Grid& grid, const GpuStepLimits& limits,

@@ -113,7 +113,7 @@ RankStep rank_step(const Batch& batch, const RankStepLimits& limits) {
   step.shape.shares_index = shares_index(batch, limits);
   step.wanted_rows = step.groups[static_cast<size_t>(limits.group)].logit_rows;
   const bool decodes = batch.num_tokens() == batch.num_sequences();  // in all groups
-  step.replays = limits.graphs && decodes && !batch.logit_rows.empty();
+  step.replays = limits.graphs && decodes && !batch.logit_rows.empty() && batch.feature_rows.empty();
   // As long as the longest of all groups: ranks capture a graph in the same step.
   if (step.replays) round_up(limits, std::max(batch.max_blocks, 1), step);
   return step;

@@ -23,6 +23,7 @@ StepLayout::StepLayout(const StepShape& shape) {
   };
   ids = take(shape.tokens(), sizeof(int32_t));
   drawn_by = take(shape.tokens(), sizeof(int32_t));
+  feature_rows = take(shape.tokens(), sizeof(int32_t));
   positions = take(shape.tokens(), sizeof(int32_t));
   slots = take(shape.tokens(), sizeof(int64_t));
   seq_lens = take(shape.sequences(), sizeof(int32_t));

@@ -38,7 +38,7 @@ struct StepShape {
 struct StepLayout {
   explicit StepLayout(const StepShape& shape);
 
-  size_t ids, drawn_by, positions, slots, seq_lens, cu_seqlens, logit_rows, num_rows, bytes;
+  size_t ids, drawn_by, feature_rows, positions, slots, seq_lens, cu_seqlens, logit_rows, num_rows, bytes;
 };
 
 // For every step within these limits, which hold for each of the groups. The block table has a buffer of its

@@ -28,13 +28,16 @@ namespace sparrow {
 // A group's part of a Batch as kernels read it: pointers into the device's copy, decodes and prefills apart,
 // padded. Rows of decoding sequences come first; padding rows have slot -1.
 struct DeviceBatch {
-  int num_tokens = 0;                   // rows
-  const int32_t* num_rows = nullptr;    // [groups] rows that are not padding, which comes last; nullptr: all
-  const int32_t* ids = nullptr;         // [rows]
-  const int64_t* slots = nullptr;       // [rows]
-  msa::gpu::Step step;                  // positions, lengths and block tables of both parts
-  const int32_t* logit_rows = nullptr;  // of all groups, one after the other, each in its group's rows
-  int num_logits = 0;                   // of this group
+  int num_tokens = 0;                 // rows
+  const int32_t* num_rows = nullptr;  // [groups] rows that are not padding, which comes last; nullptr: all
+  const int32_t* ids = nullptr;       // [rows]
+  // Rows of images: where their embeddings lie (ops/cuda/rows.h); none of them in steps without any.
+  const __nv_bfloat16* features = nullptr;
+  const int32_t* feature_rows = nullptr;      // [rows]
+  const int64_t* slots = nullptr;             // [rows]
+  msa::gpu::Step step;                        // positions, lengths and block tables of both parts
+  const int32_t* logit_rows = nullptr;        // of all groups, one after the other, each in its group's rows
+  int num_logits = 0;                         // of this group
   std::vector<int> group_rows, group_logits;  // of all groups, this one's among them; empty: there is one
 };
 

@@ -46,7 +46,9 @@ void CudaTextModel::State::embed(const DeviceBatch& batch, cudaStream_t stream) 
                                   .rows = batch.num_tokens,
                                   .hidden = config.hidden_size,
                                   .first_vocab_row = weights.first_vocab_row,
-                                  .vocab_rows = weights.vocab_rows},
+                                  .vocab_rows = weights.vocab_rows,
+                                  .features = batch.features,
+                                  .feature_rows = batch.feature_rows},
                                  stream);
   ops::cuda::embed({.ids = batch.ids,
                     .table = weights.embed,
@@ -54,7 +56,9 @@ void CudaTextModel::State::embed(const DeviceBatch& batch, cudaStream_t stream) 
                     .rows = batch.num_tokens,
                     .hidden = config.hidden_size,
                     .first_vocab_row = weights.first_vocab_row,
-                    .vocab_rows = weights.vocab_rows},
+                    .vocab_rows = weights.vocab_rows,
+                    .features = batch.features,
+                    .feature_rows = batch.feature_rows},
                    stream);
 }
 

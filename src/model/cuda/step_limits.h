@@ -17,6 +17,7 @@ struct GpuStepLimits {
   int64_t max_context = 0;
   DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;  // of the cache: bf16 or e4m3
   bool batch_invariant = false;  // a row's bits do not depend on the rest of the step; slower
+  int64_t feature_tokens = 0;    // of images that are kept at a time; 0: there is no vision tower
   bool e4m3_tokens = false;      // steps of many rows round them to e4m3: lossy, on weights with folded rows
 
   // Below, weights take longer to come than to be multiplied.

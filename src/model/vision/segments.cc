@@ -10,13 +10,12 @@ namespace {
 
 constexpr int kAxes = 3;
 
-// Channel pairs of one axis.
+}  // namespace
+
 int axis_angles(const VisionConfig& config) {
   const int head_dim = config.hidden_size / config.num_heads;
   return head_dim / kAxes / 2;
 }
-
-}  // namespace
 
 std::vector<PatchGrid> segments_of(const VisionConfig& config, const PatchGrid& grid) {
   std::vector<PatchGrid> segments;
@@ -42,24 +41,28 @@ std::vector<PatchPlace> patch_places(const VisionConfig& config, const PatchGrid
   return places;
 }
 
-void patch_rotary(Exec& exec, const VisionConfig& config, std::span<const PatchGrid> segments,
-                  const ops::Rotary& out) {
+void axis_rotary(Exec& exec, const VisionConfig& config, const ops::Rotary& out) {
   const int angles = axis_angles(config);
   std::vector<float> inv_freq(static_cast<size_t>(angles));
   for (int i = 0; i < angles; ++i)
     inv_freq[static_cast<size_t>(i)] = static_cast<float>(std::pow(config.rope_theta, -1.0 * i / angles));
+  std::vector<int32_t> positions(static_cast<size_t>(out.cos.rows()));
+  std::iota(positions.begin(), positions.end(), 0);
+  ops::rotary_table(exec, positions, inv_freq, 1.0f, out);
+}
 
+void patch_rotary(Exec& exec, const VisionConfig& config, std::span<const PatchGrid> segments,
+                  const ops::Rotary& out) {
   // Few places of an axis are many patches'.
+  const int angles = axis_angles(config);
   int count = 0;
   for (const PatchGrid& segment : segments) count = std::max({count, segment.t, segment.h, segment.w});
-  std::vector<int32_t> positions(static_cast<size_t>(count));
-  std::iota(positions.begin(), positions.end(), 0);
   Scratch::Scope scope(exec.scratch);
   const auto table = [&] {
     return Tensor(scope.take<float>(int64_t{count} * angles), DType::kF32, {count, angles});
   };
   const ops::Rotary axis{table(), table()};
-  ops::rotary_table(exec, positions, inv_freq, 1.0f, axis);
+  axis_rotary(exec, config, axis);
 
   int64_t row = 0;
   for (const PatchGrid& segment : segments)

@@ -28,7 +28,8 @@ inline int64_t patch_numbers(const VisionConfig& config) {
   return int64_t{config.num_channels} * config.temporal_patch_size * config.patch_size * config.patch_size;
 }
 
-// Of the three axes together, for each half of the turned channels.
+// Pairs of channels that are turned by a place on one axis, and by those on all three.
+int axis_angles(const VisionConfig& config);
 int rotary_angles(const VisionConfig& config);
 
 // The place of each patch of a segment, in the order of its rows: those of one token follow each other.
@@ -36,6 +37,9 @@ struct PatchPlace {
   int32_t t, h, w;
 };
 std::vector<PatchPlace> patch_places(const VisionConfig& config, const PatchGrid& segment);
+
+// cos and sin of the first places of an axis: `out` is [places, axis_angles].
+void axis_rotary(Exec& exec, const VisionConfig& config, const ops::Rotary& out);
 
 // cos and sin of every patch of the segments: `out` is [patches, rotary_angles].
 void patch_rotary(Exec& exec, const VisionConfig& config, std::span<const PatchGrid> segments,

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/cuda/embedding.cuh"
 #include "ops/cuda/rows.h"
 
 #include <algorithm>
@@ -25,11 +26,10 @@ __global__ void __launch_bounds__(kMaxThreads) embed_kernel(const __grid_constan
   hopper::let_next_kernel_start();
   const int vectors = p.hidden / kVector;
   for (int row = blockIdx.x; row < p.rows; row += gridDim.x) {
-    const int64_t local = int64_t{p.ids[row]} - p.first_vocab_row;
-    const bool ours = local >= 0 && local < p.vocab_rows;
+    const __nv_bfloat16* const from = embedding_of(p, row);
     for (int i = threadIdx.x; i < vectors; i += blockDim.x) {
       uint4 bits = {};
-      if (ours) bits = *reinterpret_cast<const uint4*>(p.table + local * p.hidden + i * kVector);
+      if (from != nullptr) bits = *reinterpret_cast<const uint4*>(from + i * kVector);
       *reinterpret_cast<uint4*>(p.out + int64_t{row} * p.hidden + i * kVector) = bits;
     }
   }

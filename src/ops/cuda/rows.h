@@ -18,13 +18,16 @@
 namespace sparrow::ops::cuda {
 
 // out[r] = table[ids[r] - first_vocab_row], zeros where the id is outside this rank's rows: the sum over the
-// ranks is the embedding.
+// ranks is the embedding. Where there are features, a row that names one of them has that instead.
 struct EmbedArgs {
   const int32_t* ids;          // [rows]
   const __nv_bfloat16* table;  // [vocab_rows, hidden]
   __nv_bfloat16* out;          // [rows, hidden]
   int rows, hidden, first_vocab_row, vocab_rows;
+  const __nv_bfloat16* features = nullptr;  // [*, hidden]
+  const int32_t* feature_rows = nullptr;    // [rows], or none; kNoFeature: none; kOthersFeature: zeros
 };
+inline constexpr int32_t kNoFeature = -1, kOthersFeature = -2;
 void embed(const EmbedArgs& args, cudaStream_t stream);
 
 // out = rms_norm(x), Gemma style: (x * rsqrt(mean(x^2) + eps)) * (1 + weight). out may be x. Where rounded

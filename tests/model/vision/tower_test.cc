@@ -17,38 +17,10 @@
 #include "model/vision/segments.h"
 #include "support/golden.h"
 #include "support/variant.h"
+#include "support/vision/pictures.h"
 
 namespace sparrow::test {
 namespace {
-
-std::filesystem::path vision_dir() {
-  return golden_dir() / "vision";
-}
-
-// The pixels of an image as the goldens have them, and its rows of patches by the definition.
-struct Picture {
-  std::string name;
-  PatchGrid grid;
-  std::vector<float> rows;  // [patches, 1176]
-};
-
-std::vector<float> patch_rows(const VisionConfig& vision, const PatchGrid& grid,
-                              std::span<const uint8_t> rgb) {
-  constexpr float kMean[] = {0.48145466f, 0.4578275f, 0.40821073f};
-  constexpr float kStd[] = {0.26862954f, 0.26130258f, 0.27577711f};
-  const int side = vision.patch_size, width = grid.w * side;
-  std::vector<float> rows;
-  for (const PatchPlace& place : patch_places(vision, grid))
-    for (int c = 0; c < 3; ++c)
-      for (int t = 0; t < vision.temporal_patch_size; ++t)
-        for (int y = 0; y < side; ++y)
-          for (int x = 0; x < side; ++x) {
-            const int at = (place.h * side + y) * width + place.w * side + x;
-            rows.push_back((static_cast<float>(rgb[static_cast<size_t>(at * 3 + c)]) - kMean[c] * 255) /
-                           (kStd[c] * 255));
-          }
-  return rows;
-}
 
 class VisionTowerTest : public ::testing::Test {
  protected:
@@ -62,24 +34,7 @@ class VisionTowerTest : public ::testing::Test {
   const ModelConfig& config() const { return checkpoint_.config(); }
   const VisionConfig& vision() const { return *config().vision; }
 
-  PatchGrid grid_of(const std::string& name) const {
-    const std::vector<int32_t> grid = images_.ints(name + ".grid_thw");
-    return {grid[0], grid[1], grid[2]};
-  }
-
-  // Every image of which the goldens have all pixels.
-  std::vector<Picture> pictures() const {
-    std::vector<Picture> all;
-    for (const std::string& name : images_.names()) {
-      constexpr std::string_view kPixels = ".resized";
-      if (!name.ends_with(kPixels)) continue;
-      Picture picture{.name = name.substr(0, name.size() - kPixels.size())};
-      picture.grid = grid_of(picture.name);
-      picture.rows = patch_rows(vision(), picture.grid, images_.bytes(name));
-      all.push_back(std::move(picture));
-    }
-    return all;
-  }
+  std::vector<Picture> pictures() const { return golden_pictures(vision()); }
 
   // The features of some pictures in one call, as f32.
   std::vector<float> encode(const ModelConfig& config, const VisionWeights& weights,

@@ -52,7 +52,8 @@ EqualityScenario::EqualityScenario(EngineModel& model, uint64_t seed, const Grid
   options_.block_order_seed = random_();
   options_.run_ahead = below(2) == 0;
   if (!pictures_) return;
-  options_.cpu.feature_tokens = 160 + below(3) * 100;  // the largest segment, and little more
+  // The largest segment, and little more.
+  options_.cpu.feature_tokens = options_.gpu.feature_tokens = 160 + below(3) * 100;
   options_.max_step_patches = pick({1, 300, 4096});
 }
 

@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "ops/cuda/embedding.cuh"
 #include "ops/cuda/parts/part_rows.h"
 
 #include <algorithm>
@@ -42,9 +43,8 @@ __global__ void __launch_bounds__(kMaxThreads) embed_part_kernel(const __grid_co
   const int v = threadIdx.x;
   if (v >= p.hidden / kVector) return;
   for (int row = blockIdx.x; row < p.rows; row += gridDim.x) {
-    const int64_t local = int64_t{p.ids[row]} - p.first_vocab_row;
     Vector x{};
-    if (local >= 0 && local < p.vocab_rows) x = load_vector(p.table + local * p.hidden + v * kVector);
+    if (const __nv_bfloat16* const from = embedding_of(p, row)) x = load_vector(from + v * kVector);
     float* const to = p.out + int64_t{row} * p.hidden + v * kVector;
 #pragma unroll
     for (int e = 0; e < kVector / 2; ++e) reinterpret_cast<float2*>(to)[e] = __bfloat1622float2(x.pair[e]);

@@ -23,6 +23,8 @@ struct EmbedPartArgs {
   const __nv_bfloat16* table = nullptr;  // [vocab_rows, hidden]
   float* out = nullptr;                  // [rows, hidden]
   int rows = 0, hidden = 0, first_vocab_row = 0, vocab_rows = 0;
+  const __nv_bfloat16* features = nullptr;  // [*, hidden]
+  const int32_t* feature_rows = nullptr;    // [rows], or none
 };
 void embed_part(const EmbedPartArgs& args, cudaStream_t stream);
 
