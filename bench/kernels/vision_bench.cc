@@ -265,7 +265,7 @@ class Bench {
 
   void kernels(int images) {
     const int rows = images * kImageRows, tokens = rows / 4;
-    product("q/k/v", rows, 3840, 1280, TowerEnd::kHeads);
+    product("qkv", rows, 3840, 1280, TowerEnd::kHeads);
     attention(images);
     product("output", rows, 1280, 1280, TowerEnd::kResidual);
     product("up", rows, 5120, 1280, TowerEnd::kGelu);

@@ -14,10 +14,14 @@ int64_t feature_bytes(const ModelConfig& config, int64_t feature_tokens) {
   return feature_tokens * config.hidden_size * static_cast<int64_t>(sizeof(BFloat16));
 }
 
-int64_t tower_pinned_bytes(const VisionConfig& vision, const TowerLimits& limits) {
+int64_t tower_upload_bytes(const VisionConfig& vision, int64_t rows) {
   Arena upload;
-  lay_out_tower_upload(upload, vision, limits);
-  return static_cast<int64_t>(upload.used()) +
+  lay_out_tower_upload(upload, vision, rows);
+  return static_cast<int64_t>(upload.used());
+}
+
+int64_t tower_pinned_bytes(const VisionConfig& vision, const TowerLimits& limits) {
+  return tower_upload_bytes(vision, limits.max_rows) +
          limits.staged_rows() * patch_numbers(vision) * static_cast<int64_t>(sizeof(float));
 }
 

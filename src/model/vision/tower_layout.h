@@ -24,7 +24,6 @@ struct TowerLimits {
   // Rows on their way from the host at a time, and rows of what is wider than a layer.
   int64_t staged_rows() const { return std::min<int64_t>(max_rows, 4096); }
   int64_t wide_rows() const { return std::min<int64_t>(max_rows, 16384); }
-  int64_t max_segments() const { return max_rows / ops::cuda::kSegmentAlignment; }
 };
 
 // For every segment whose tokens can be kept.
@@ -33,19 +32,20 @@ int64_t feature_bytes(const ModelConfig& config, int64_t feature_tokens);
 // Page-locked memory of the host.
 int64_t tower_pinned_bytes(const VisionConfig& vision, const TowerLimits& limits);
 
-// What goes up with a group.
+// What goes up with a group: a layout of its own for every number of rows.
 struct TowerUpload {
   ops::cuda::SegmentItem* items;
   PatchPlace* places;   // [rows]
   int32_t* token_rows;  // [rows / patches of a token] of the feature memory; -1: a place that nobody fills
 };
 
-inline TowerUpload lay_out_tower_upload(Arena& arena, const VisionConfig& vision, const TowerLimits& limits) {
-  return {arena.take<ops::cuda::SegmentItem>(
-              ops::cuda::max_segment_items(limits.max_rows, limits.max_segments(), vision.num_heads)),
-          arena.take<PatchPlace>(limits.max_rows),
-          arena.take<int32_t>(limits.max_rows / merged_patches(vision))};
+inline TowerUpload lay_out_tower_upload(Arena& arena, const VisionConfig& vision, int64_t rows) {
+  const int64_t most_segments = rows / ops::cuda::kSegmentAlignment;
+  return {
+      arena.take<ops::cuda::SegmentItem>(ops::cuda::max_segment_items(rows, most_segments, vision.num_heads)),
+      arena.take<PatchPlace>(rows), arena.take<int32_t>(rows / merged_patches(vision))};
 }
+int64_t tower_upload_bytes(const VisionConfig& vision, int64_t rows);
 
 // cos and sin of one angle.
 struct Turn {
@@ -54,7 +54,7 @@ struct Turn {
 
 template <typename Bf16>
 struct TowerBuffers {
-  TowerUpload upload;
+  std::byte* upload;        // a TowerUpload
   Turn* axis;               // [places of an axis, angles of an axis]
   Turn* rotary;             // [rows, kTowerHeadDim / 2]
   float* staged;            // [staged rows, numbers of a patch]
@@ -72,7 +72,7 @@ TowerBuffers<Bf16> lay_out_tower(Arena& arena, const ModelConfig& config, const 
   const int64_t hidden = vision.hidden_size, numbers = patch_numbers(vision);
   TowerBuffers<Bf16> at{};
   arena.begin("images: metadata");
-  at.upload = lay_out_tower_upload(arena, vision, limits);
+  at.upload = arena.take<std::byte>(tower_upload_bytes(vision, rows));
   at.axis = arena.take<Turn>(rows * axis_angles(vision));
   at.rotary = arena.take<Turn>(rows * ops::cuda::kTowerHeadDim / 2);
   arena.begin("images: patches");

@@ -60,7 +60,7 @@ std::vector<float> logits_of(EngineModel& model, int ranks, int number) {
                             .max_step_tokens = 1024,
                             .max_step_sequences = 4,
                             .grid = {.tp = ranks},
-                            .gpu = {.feature_tokens = 512, .batch_invariant = true}};
+                            .gpu = {.batch_invariant = true, .feature_tokens = 512}};
   SequenceRunner runner(ranks == 1 ? create_rank_group(model.config(), model.weights(), options).value()
                                    : create_ranks_in_turn(model.config(), model.weights(), options).value());
   Sequence sequence = runner.new_sequence();

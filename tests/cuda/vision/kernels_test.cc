@@ -158,19 +158,19 @@ TEST_P(TowerProduct, TurnsHeadsAndLaysThemInTiles) {
   tower_product(all, nullptr);
   tower_product(args(TowerEnd::kBias, plain.data()), nullptr);
   const std::vector<Bf16> got = out.download(), sums_of = plain.download();
+  Judge judge;
   for (int r = 0; r < rows; ++r)
     for (int c = 0; c < n; c += 2) {
       const double a = __bfloat162float(sums_of[size_t(r) * n + c]),
                    b = __bfloat162float(sums_of[size_t(r) * n + c + 1]);
       const float2 turn = c < n / 3 * 2 ? turns[size_t(r) * kDim / 2 + c % kDim / 2] : float2{1, 0};
-      // Of rounded sums: two roundings.
-      const double tolerance = kRounding * (std::abs(a) + std::abs(b));
-      ASSERT_NEAR(double{__bfloat162float(got[place_in_tiles(rows, r, c)])}, a * turn.x - b * turn.y,
-                  tolerance)
-          << r << " " << c;
-      ASSERT_NEAR(double{__bfloat162float(got[place_in_tiles(rows, r, c + 1)])}, b * turn.x + a * turn.y,
-                  tolerance)
-          << r << " " << c;
+      const double turned_a = a * turn.x - b * turn.y, turned_b = b * turn.x + a * turn.y;
+      // Of sums that were rounded once more.
+      const auto tolerance = [&](double turned) {
+        return kRounding * (std::abs(a) + std::abs(b) + std::abs(turned));
+      };
+      judge.near(got[place_in_tiles(rows, r, c)], turned_a, tolerance(turned_a), r, c);
+      judge.near(got[place_in_tiles(rows, r, c + 1)], turned_b, tolerance(turned_b), r, c + 1);
     }
 }
 

@@ -23,7 +23,9 @@ class CudaVisionTowerTest : public ::testing::Test {
   const ModelConfig& config() const { return checkpoint_.config(); }
 
   std::unique_ptr<CudaVisionTower> make(int64_t max_rows) const {
-    return CudaVisionTower::create(config(), *checkpoint_.weights().vision, {.max_rows = max_rows}).value();
+    auto tower = CudaVisionTower::create(config(), *checkpoint_.weights().vision, {.max_rows = max_rows});
+    EXPECT_TRUE(tower.ok()) << tower.error().message;
+    return std::move(tower).value();
   }
 
   // Features of each picture, all in one call; their rows lie far apart in the feature memory.

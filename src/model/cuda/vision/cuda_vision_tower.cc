@@ -53,20 +53,18 @@ Result<std::unique_ptr<CudaVisionTower>> CudaVisionTower::create(const ModelConf
 }
 
 Status CudaVisionTower::take_memory(const VisionWeights& weights) {
-  Arena counted_weights, counted, counted_upload;
+  Arena counted_weights, counted;
   lay_out_tower_weights<Bf16>(counted_weights, config_);
   lay_out_tower<Bf16>(counted, config_, limits_);
-  lay_out_tower_upload(counted_upload, vision_, limits_);
-  upload_bytes_ = counted_upload.used();
   weight_memory_ = SPARROW_TRY(DeviceBuffer::allocate(counted_weights.used()));
   memory_ = SPARROW_TRY(DeviceBuffer::allocate(counted.used()));
-  host_upload_memory_ = SPARROW_TRY(PinnedBuffer::allocate(upload_bytes_));
+  host_upload_ =
+      SPARROW_TRY(PinnedBuffer::allocate(static_cast<size_t>(tower_upload_bytes(vision_, limits_.max_rows))));
   host_staged_ = SPARROW_TRY(PinnedBuffer::allocate(static_cast<size_t>(
       limits_.staged_rows() * patch_numbers(vision_) * static_cast<int64_t>(sizeof(float)))));
-  Arena weight_arena(weight_memory_.data()), arena(memory_.data()), upload(host_upload_memory_.data());
+  Arena weight_arena(weight_memory_.data()), arena(memory_.data());
   weights_ = lay_out_tower_weights<Bf16>(weight_arena, config_);
   at_ = lay_out_tower<Bf16>(arena, config_, limits_);
-  host_upload_ = lay_out_tower_upload(upload, vision_, limits_);
   load_tower(config_, weights, weights_);
   fill_axis();
   return Ok{};
@@ -109,24 +107,27 @@ void CudaVisionTower::encode_group(std::span<const TowerSegment> segments, int64
 int CudaVisionTower::send_metadata(std::span<const TowerSegment> segments, int64_t rows,
                                    cudaStream_t stream) {
   copied_.wait();
+  Arena host_arena(host_upload_.data()), arena(at_.upload);
+  const TowerUpload host = lay_out_tower_upload(host_arena, vision_, rows);
+  upload_ = lay_out_tower_upload(arena, vision_, rows);
   const int64_t merged = merged_patches(vision_);
   std::vector<ops::cuda::SegmentRows> begins;
-  std::fill_n(host_upload_.places, rows, PatchPlace{0, 0, 0});
-  std::fill_n(host_upload_.token_rows, rows / merged, -1);
+  std::fill_n(host.places, rows, PatchPlace{0, 0, 0});
+  std::fill_n(host.token_rows, rows / merged, -1);
   int64_t row = 0;
   for (const TowerSegment& segment : segments) {
     const std::vector<PatchPlace> places = patch_places(vision_, segment.grid);
-    std::copy(places.begin(), places.end(), host_upload_.places + row);
-    std::copy(segment.rows.begin(), segment.rows.end(), host_upload_.token_rows + row / merged);
+    std::copy(places.begin(), places.end(), host.places + row);
+    std::copy(segment.rows.begin(), segment.rows.end(), host.token_rows + row / merged);
     begins.push_back({static_cast<int>(row), static_cast<int>(row + segment.grid.patches())});
     row += rows_of(segment);
   }
   const std::vector<ops::cuda::SegmentItem> items = ops::cuda::segment_items(begins, vision_.num_heads, kSms);
-  std::copy(items.begin(), items.end(), host_upload_.items);
+  std::copy(items.begin(), items.end(), host.items);
   SPARROW_CUDA(
-      cudaMemcpyAsync(at_.upload.items, host_upload_.items, upload_bytes_, cudaMemcpyHostToDevice, stream));
+      cudaMemcpyAsync(at_.upload, host_upload_.data(), arena.used(), cudaMemcpyHostToDevice, stream));
   copied_.record(stream);
-  ops::cuda::patch_rotary({.places = &at_.upload.places->t,
+  ops::cuda::patch_rotary({.places = &upload_.places->t,
                            .axis = reinterpret_cast<const float2*>(at_.axis),
                            .out = reinterpret_cast<float2*>(at_.rotary),
                            .rows = static_cast<int>(rows),
@@ -195,7 +196,7 @@ void CudaVisionTower::layers(int64_t rows, int num_items, cudaStream_t stream) {
                               .rotary = reinterpret_cast<const float2*>(at_.rotary)},
                              stream);
     ops::cuda::attend_segments({.heads = at_.heads,
-                                .items = at_.upload.items,
+                                .items = upload_.items,
                                 .out = at_.normed,
                                 .rows = static_cast<int>(rows),
                                 .num_items = num_items,
@@ -224,7 +225,7 @@ void CudaVisionTower::project(int64_t rows, Bf16* features, cudaStream_t stream)
     multiply(weights_.merger_up, at_.projected, at_.inner, tokens, stream, TowerEnd::kGelu);
     multiply(weights_.merger_down, at_.inner, at_.tokens, tokens, stream);
     ops::cuda::scatter_rows({.from = at_.tokens,
-                             .rows = at_.upload.token_rows + row / merged,
+                             .rows = upload_.token_rows + row / merged,
                              .to = features,
                              .count = static_cast<int>(tokens),
                              .columns = config_.hidden_size},

@@ -40,7 +40,7 @@ class CudaVisionTower {
 
   size_t weight_bytes() const { return weight_memory_.bytes(); }
   size_t workspace_bytes() const { return memory_.bytes(); }
-  size_t pinned_bytes() const { return host_upload_memory_.bytes() + host_staged_.bytes(); }
+  size_t pinned_bytes() const { return host_upload_.bytes() + host_staged_.bytes(); }
 
  private:
   using Bf16 = __nv_bfloat16;
@@ -64,12 +64,11 @@ class CudaVisionTower {
   const VisionConfig& vision_;
   const TowerLimits limits_;
   DeviceBuffer weight_memory_, memory_;
-  PinnedBuffer host_upload_memory_, host_staged_;
+  PinnedBuffer host_upload_, host_staged_;
   TowerWeights<Bf16> weights_;
   TowerBuffers<Bf16> at_{};
-  TowerUpload host_upload_{};
-  size_t upload_bytes_ = 0;
-  Event copied_;  // what the page-locked buffers held
+  TowerUpload upload_{};  // of the group
+  Event copied_;          // what the page-locked buffers held
 };
 
 }  // namespace sparrow

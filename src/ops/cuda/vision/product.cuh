@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernel: persistent CTAs, tiles of 128 rows by kN columns. A warp feeds a ring of 64 columns of x and w
-// through the copy engine; two warpgroups hold 64 rows each. While a tile's first products run, the tile
-// before it is finished and stored: it has registers of its own.
+// through the copy engine; two warpgroups hold 64 rows each. One of them may be as many stages ahead as the
+// ring has: while it finishes its rows, the other multiplies.
 #pragma once
 
 #include "ops/cuda/vision/product.h"
@@ -22,8 +22,6 @@ struct ProductTraits {
   static constexpr int kXBytes = kM * kDepth * 2, kWBytes = kN * kDepth * 2;
   static constexpr int kStages = (226 * 1024 - 1024) / (kXBytes + kWBytes);
   static constexpr int kChunkColumns = 32, kChunks = kN / kChunkColumns;  // what is finished at a time
-  // Sums of two tiles, where there are registers for them.
-  static constexpr bool kOverlaps = kN <= 192 && kEnd != TowerEnd::kResidual;
 
   struct Smem {
     uint8_t x[kStages][kXBytes];
@@ -68,19 +66,20 @@ __device__ __forceinline__ void transpose_quad(uint32_t (&v)[4]) {
     v[2] = a, v[3] = b;
 }
 
-// x times the share of a normal distribution below it, as the CPU computes it (ops/cpu/vision_simd.h), with
-// two terms less: what they add is far below bf16.
+// x times the share of a normal distribution below it. That share is taken from the tail, where nothing
+// cancels: erfc(z) e^(z^2) / 2 is t, 1 / (1 + 0.45 z), times a polynomial in t, to 1e-5 (through its values
+// at six Chebyshev nodes).
 __device__ __forceinline__ float gelu(float x) {
-  constexpr float kTerms[] = {4.671402928e-01f,  3.354344368e-01f,  1.627891005e-01f,  4.214063951e-02f,
-                              -2.856785048e-03f, -5.141033626e-03f, -1.470257775e-04f, 7.073091030e-04f};
+  constexpr float kTerms[] = {1.269690786e-01f, 1.259942240e-01f, 1.237024498e-01f,
+                              4.571620751e-02f, 1.452393905e-01f, -6.762556864e-02f};
   constexpr float kRootHalf = 0.707106781f, kHalfLog2e = 0.721347520f;
-  const float t = __fdividef(1.0f, fmaf(0.45f * kRootHalf, fabsf(x), 1.0f)), u = fmaf(2.0f, t, -1.0f);
-  const float falling = exp2_fast(x * x * -kHalfLog2e);
-  float sum = kTerms[7];
+  float t;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(fmaf(0.45f * kRootHalf, fabsf(x), 1.0f)));
+  float sum = kTerms[5];
 #pragma unroll
-  for (int i = 6; i >= 0; --i) sum = fmaf(sum, u, kTerms[i]);
-  const float tail = 0.5f * t * falling * sum;
-  return x * (x > 0 ? 1.0f - tail : tail);
+  for (int i = 4; i >= 0; --i) sum = fmaf(sum, t, kTerms[i]);
+  const float tail = t * exp2_fast(x * (x * -kHalfLog2e)) * sum;
+  return fmaf(-fabsf(x), tail, fmaxf(x, 0.0f));
 }
 
 template <typename T>
@@ -88,24 +87,31 @@ struct ProductConsumer {
   const TowerProductArgs& p;
   typename T::Smem& smem;
   int wg, warp, lane;
-  int count = 0;         // stages queued so far
-  uint4 residual[2][2];  // of two chunks in turn, this thread's two rows
+  int count = 0;  // stages multiplied so far
+  // What the end of two chunks in turn needs, of this thread's two rows: on its way before it is wanted.
+  uint4 residual[2][2];
+  float2 turns[2][2][4];
 
-  __device__ void queue(float (&d)[T::kSums], bool first) {
-    const int stage = count % T::kStages;
-    hopper::mbarrier_wait(&smem.full[stage], count / T::kStages & 1);
-    const uint64_t x = hopper::wgmma_descriptor(smem.x[stage] + wg * T::kXBytes / 2);
-    const uint64_t w = hopper::wgmma_descriptor(smem.w[stage]);
-    hopper::wgmma_fence();
+  __device__ void multiply(float (&d)[T::kSums], int steps) {
+    const auto release = [&](int at) {
+      if (lane == 0) hopper::mbarrier_arrive(&smem.empty[at % T::kStages]);
+    };
+    for (int step = 0; step < steps; ++step, ++count) {
+      const int stage = count % T::kStages;
+      hopper::mbarrier_wait(&smem.full[stage], count / T::kStages & 1);
+      const uint64_t x = hopper::wgmma_descriptor(smem.x[stage] + wg * T::kXBytes / 2);
+      const uint64_t w = hopper::wgmma_descriptor(smem.w[stage]);
+      hopper::wgmma_fence();
 #pragma unroll
-    for (int s = 0; s < T::kDepth / 16; ++s)
-      hopper::wgmma_wide<T::kN>(d, x + 2 * s, w + 2 * s, s > 0 || !first);
-    hopper::wgmma_commit();
-    ++count;
-  }
-  // Of the stage queued `back` before the last.
-  __device__ void release(int back) const {
-    if (lane == 0) hopper::mbarrier_arrive(&smem.empty[(count - 1 - back) % T::kStages]);
+      for (int s = 0; s < T::kDepth / 16; ++s)
+        hopper::wgmma_wide<T::kN>(d, x + 2 * s, w + 2 * s, s > 0 || step > 0);
+      hopper::wgmma_commit();
+      hopper::wgmma_wait<1>();
+      if (step > 0) release(count - 1);
+    }
+    hopper::wgmma_wait<0>();
+    hopper::wgmma_pin(d);
+    release(count - 1);
   }
 
   __device__ int row_of(const ProductTile& tile, int h) const {
@@ -115,38 +121,57 @@ struct ProductConsumer {
   __device__ bool is_there(int row, int column) const {
     return row < p.rows && column < p.n;
   }
+  __device__ bool is_turned(int row, int column) const {
+    return row < p.rows && column < p.n / 3 * 2;
+  }
 
   template <int kChunk>
-  __device__ void load_residual(const ProductTile& tile) {
-    if constexpr (T::kEnd == TowerEnd::kResidual && kChunk < T::kChunks) {
-      const int column = tile.column + kChunk * T::kChunkColumns + lane % 4 * 8;
+  __device__ void prefetch(const ProductTile& tile) {
+    if constexpr (kChunk < T::kChunks) {
+      const int first = tile.column + kChunk * T::kChunkColumns, quarter = lane % 4;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = row_of(tile, h);
-        residual[kChunk % 2][h] =
-            hopper::load_global_if(is_there(row, column), p.residual + int64_t{row} * p.n + column);
+        if constexpr (T::kEnd == TowerEnd::kResidual)
+          residual[kChunk % 2][h] = hopper::load_global_if(
+              is_there(row, first + 8 * quarter), p.residual + int64_t{row} * p.n + first + 8 * quarter);
+        if constexpr (T::kEnd == TowerEnd::kHeads)
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            const int column = first + 8 * i + 2 * quarter;
+            turns[kChunk % 2][h][i] = {1, 0};
+            if (is_turned(row, column))
+              turns[kChunk % 2][h][i] =
+                  __ldg(p.rotary + int64_t{row} * (kTowerHeadDim / 2) + column % kTowerHeadDim / 2);
+          }
       }
     }
   }
 
-  __device__ void finish(float& a, float& b, int row, int column, uint32_t add) const {
+  __device__ static void finish(float& a, float& b, uint32_t residual, const float2& turn) {
     if constexpr (T::kEnd == TowerEnd::kGelu) a = gelu(a), b = gelu(b);
     if constexpr (T::kEnd == TowerEnd::kResidual) {
-      const float2 r = unpack_bf16(add);
+      const float2 r = unpack_bf16(residual);
       a += r.x, b += r.y;
     }
     if constexpr (T::kEnd == TowerEnd::kHeads) {
-      if (column >= p.n / 3 * 2 || row >= p.rows) return;
-      const float2 turn = __ldg(p.rotary + int64_t{row} * (kTowerHeadDim / 2) + column % kTowerHeadDim / 2);
       const float x = a;
       a = x * turn.x - b * turn.y;
       b = b * turn.x + x * turn.y;
     }
   }
 
+  template <int kChunk = 0>
+  __device__ void store(const float (&d)[T::kSums], const ProductTile& tile) {
+    if constexpr (kChunk < T::kChunks) {
+      prefetch<kChunk + 1>(tile);
+      store_chunk<kChunk>(d, tile);
+      store<kChunk + 1>(d, tile);
+    }
+  }
+
   template <int kChunk>
   __device__ void store_chunk(const float (&d)[T::kSums], const ProductTile& tile) {
-    load_residual<kChunk + 1>(tile);
     const int first = tile.column + kChunk * T::kChunkColumns, quarter = lane % 4;
     float2 bias[4];
 #pragma unroll
@@ -167,7 +192,7 @@ struct ProductConsumer {
       for (int i = 0; i < 4; ++i) {
         const int at = 4 * (4 * kChunk + i) + 2 * h;
         float a = d[at] + bias[i].x, b = d[at + 1] + bias[i].y;
-        finish(a, b, row, first + 8 * i + 2 * quarter, words[i]);
+        finish(a, b, words[i], turns[kChunk % 2][h][i]);
         words[i] = pack_bf16(a, b);
       }
       transpose_quad(words);
@@ -177,84 +202,47 @@ struct ProductConsumer {
     }
   }
 
-  template <int kChunk = 0>
-  __device__ void store(const float (&d)[T::kSums], const ProductTile& tile) {
-    if constexpr (kChunk == 0) load_residual<0>(tile);
-    if constexpr (kChunk < T::kChunks) {
-      store_chunk<kChunk>(d, tile);
-      store<kChunk + 1>(d, tile);
-    }
-  }
-
-  // Multiplies step `kChunk` and stores that chunk of the tile before.
-  template <int kChunk = 0>
-  __device__ void multiply_and_store(float (&d)[T::kSums], int steps, const float (&last)[T::kSums],
-                                     const ProductTile& last_tile) {
-    if constexpr (kChunk == 0) load_residual<0>(last_tile);
-    if constexpr (kChunk < T::kChunks) {
-      if (kChunk < steps) {
-        queue(d, kChunk == 0);
-        hopper::wgmma_wait<1>();
-        if (kChunk > 0) release(1);
-      }
-      store_chunk<kChunk>(last, last_tile);
-      multiply_and_store<kChunk + 1>(d, steps, last, last_tile);
-    }
-  }
-  __device__ void multiply(float (&d)[T::kSums], int first, int steps) {
-    for (int step = first; step < steps; ++step) {
-      queue(d, step == 0);
-      hopper::wgmma_wait<1>();
-      if (step > 0) release(1);
-    }
-    hopper::wgmma_wait<0>();
-    hopper::wgmma_pin(d);
-    release(0);
-  }
-
   __device__ void consume() {
     const ProductTiles<T> tiles(p);
-    const int steps = (p.k + T::kDepth - 1) / T::kDepth, stride = static_cast<int>(gridDim.x);
-    int i = blockIdx.x;
-    if constexpr (T::kOverlaps) {
-      float even[T::kSums], odd[T::kSums];
-      multiply(even, 0, steps);
-      while (true) {
-        if (i + stride >= tiles.count) return store(even, tiles(i));
-        multiply_and_store(odd, steps, even, tiles(i));
-        multiply(odd, T::kChunks, steps);
-        i += stride;
-        if (i + stride >= tiles.count) return store(odd, tiles(i));
-        multiply_and_store(even, steps, odd, tiles(i));
-        multiply(even, T::kChunks, steps);
-        i += stride;
-      }
-    } else {
-      float d[T::kSums];
-      for (; i < tiles.count; i += stride) {
-        multiply(d, 0, steps);
-        store(d, tiles(i));
-      }
+    const int steps = (p.k + T::kDepth - 1) / T::kDepth;
+    float d[T::kSums];
+    for (int i = blockIdx.x; i < tiles.count; i += static_cast<int>(gridDim.x)) {
+      prefetch<0>(tiles(i));
+      multiply(d, steps);
+      store(d, tiles(i));
     }
   }
 };
 
 template <typename T>
-__device__ void produce_product(const TowerProductArgs& p, const ProductMaps& maps, typename T::Smem& smem) {
-  const ProductTiles<T> tiles(p);
-  const int steps = (p.k + T::kDepth - 1) / T::kDepth;
-  int count = 0;
-  for (int i = blockIdx.x; i < tiles.count; i += static_cast<int>(gridDim.x)) {
-    const ProductTile tile = tiles(i);
-    for (int step = 0; step < steps; ++step, ++count) {
-      const int stage = count % T::kStages;
-      hopper::mbarrier_wait(&smem.empty[stage], (count / T::kStages & 1) ^ 1);
-      hopper::mbarrier_arrive_expect(&smem.full[stage], T::kXBytes + T::kWBytes);
-      hopper::tma_load_2d(smem.x[stage], &maps.x, &smem.full[stage], step * T::kDepth, tile.row);
-      hopper::tma_load_2d(smem.w[stage], &maps.w, &smem.full[stage], step * T::kDepth, tile.column);
+struct ProductProducer {
+  const TowerProductArgs& p;
+  const ProductMaps& maps;
+  typename T::Smem& smem;
+
+  __device__ void load_w(const ProductTile& tile, int step, int stage) const {
+    hopper::mbarrier_arrive_expect(&smem.full[stage], T::kXBytes + T::kWBytes);
+    hopper::tma_load_2d(smem.w[stage], &maps.w, &smem.full[stage], step * T::kDepth, tile.column);
+  }
+
+  // The first stages' weights are on their way while the kernel before ends.
+  __device__ void produce() const {
+    const ProductTiles<T> tiles(p);
+    const int steps = (p.k + T::kDepth - 1) / T::kDepth, early = min(steps, T::kStages);
+    for (int step = 0; step < early; ++step) load_w(tiles(blockIdx.x), step, step);
+    hopper::wait_for_previous_kernel();
+    int count = 0;
+    for (int i = blockIdx.x; i < tiles.count; i += static_cast<int>(gridDim.x)) {
+      const ProductTile tile = tiles(i);
+      for (int step = 0; step < steps; ++step, ++count) {
+        const int stage = count % T::kStages;
+        hopper::mbarrier_wait(&smem.empty[stage], (count / T::kStages & 1) ^ 1);
+        if (count >= early) load_w(tile, step, stage);
+        hopper::tma_load_2d(smem.x[stage], &maps.x, &smem.full[stage], step * T::kDepth, tile.row);
+      }
     }
   }
-}
+};
 
 template <typename T>
 __global__ void __launch_bounds__(T::kThreads, T::kMinCtasPerSm)
@@ -271,11 +259,11 @@ __global__ void __launch_bounds__(T::kThreads, T::kMinCtasPerSm)
   }
   __syncthreads();
   hopper::let_next_kernel_start();
-  hopper::wait_for_previous_kernel();
   if (wg == 0) {
     hopper::shrink_registers<T::kProducerRegisters>();
-    if (threadIdx.x == 0) produce_product<T>(p, maps, smem);
+    if (threadIdx.x == 0) ProductProducer<T>{p, maps, smem}.produce();
   } else {
+    hopper::wait_for_previous_kernel();
     hopper::grow_registers<T::kConsumerRegisters>();
     ProductConsumer<T>{p, smem, wg - 1, warp, lane}.consume();
   }
