@@ -169,6 +169,21 @@ TEST(MemoryPlan, ShowsWhatARankAllocates) {
   }
 }
 
+// Every rank has the whole tower.
+TEST(MemoryPlan, CountsTheVisionTower) {
+  const MemoryPlan text = plan_of(m3(), {.gpus = 8}), all = plan_of(m3(), {.gpus = 8, .vision = true});
+  const TowerMemory tower = plan_tower(m3(), GpuOptions{}.feature_tokens).value();
+  EXPECT_EQ(all.weight_bytes - text.weight_bytes, tower.weight_bytes);
+  EXPECT_EQ(all.workspace.bytes - text.workspace.bytes, tower.workspace.bytes);
+  EXPECT_EQ(all.pinned_bytes - text.pinned_bytes, tower.pinned_bytes);
+  EXPECT_NEAR(static_cast<double>(tower.weight_bytes) / kGiB, 1.62, 0.02);  // 866M parameters, most in bf16
+  EXPECT_EQ(all.workspace.of("images: features"), GpuOptions{}.feature_tokens * 6144 * 2);
+  int64_t sum = 0;
+  for (const LedgerRow& row : all.weights) sum += row.bytes;
+  EXPECT_EQ(sum, all.weight_bytes);
+  EXPECT_LT(all.num_blocks, text.num_blocks);
+}
+
 TEST(MemoryPlan, CountsWholeRequestsInWholeBlocks) {
   // 129 tokens take two blocks.
   const MemoryPlan plan = plan_of(m3(), {.gpus = 8, .max_model_len = 129});

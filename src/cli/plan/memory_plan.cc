@@ -123,6 +123,7 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
   plan.is_length_given = o.max_model_len > 0;
   const int tokens =
       std::max(o.max_step_tokens > 0 ? o.max_step_tokens : kGpuStepTokens, o.max_step_sequences);
+  const int64_t feature_tokens = o.vision ? GpuOptions{}.feature_tokens : 0;
   GpuMemory memory = SPARROW_TRY(plan_gpu_memory(held, grid,
                                                  {.max_step_tokens = tokens,
                                                   .max_step_sequences = o.max_step_sequences,
@@ -131,14 +132,14 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
                                                   .kv_dtype = plan.kv_dtype,
                                                   .index_dtype = plan.index_dtype,
                                                   .batch_invariant = o.batch_invariant,
-                                                  .feature_tokens = GpuOptions{}.feature_tokens,
+                                                  .feature_tokens = feature_tokens,
                                                   .e4m3_tokens = plan.rounds_tokens},
                                                  card.num_sms));
   plan.weight_bytes = memory.weight_bytes;
   plan.workspace = std::move(memory.workspace);
   plan.driver = std::move(memory.driver);
   plan.pinned_bytes = memory.pinned_bytes;
-  const bool vision = plan_tower(held, GpuOptions{}.feature_tokens).has_value();
+  const bool vision = plan_tower(held, feature_tokens).has_value();
   const Ledger ledger = make_ledger(held, grid, DType::kBF16, DType::kBF16, vision);
   plan.weights = ledger.weights;
   if (const int64_t padding = plan.weight_bytes - ledger.weight_bytes; padding > 0)

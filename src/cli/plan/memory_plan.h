@@ -24,6 +24,7 @@ struct MemoryPlanOptions {
   std::string kv_cache_dtype = "auto", index_cache_dtype = "auto", activation_dtype = "auto";
   bool batch_invariant = false;
   double gpu_memory_utilization = 0.9;
+  bool vision = false;  // on a GPU: the tower, its buffers and the features that are kept
   int max_step_sequences = 256;
   int max_step_tokens = 0;                // 0: what `serve` takes there
   std::optional<int64_t> kv_cache_bytes;  // the cache's size, instead of what is left

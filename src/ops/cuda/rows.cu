@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cuda/embedding.cuh"
 #include "ops/cuda/rows.h"
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include "base/math.h"
 #include "device/cuda/arguments.h"
 #include "device/cuda/check.h"
+#include "ops/cuda/embedding.cuh"
 #include "ops/cuda/mx/e4m3.cuh"
 #include "ops/cuda/rows_device.cuh"
 #include "sm90/launch.cuh"

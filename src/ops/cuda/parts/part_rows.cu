@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "ops/cuda/embedding.cuh"
 #include "ops/cuda/parts/part_rows.h"
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include "device/cuda/arguments.h"
 #include "device/cuda/check.h"
 #include "ops/cuda/comm/sums.cuh"
+#include "ops/cuda/embedding.cuh"
 #include "ops/cuda/limits.h"
 #include "ops/cuda/parts/part_sums.cuh"
 #include "sm90/launch.cuh"
