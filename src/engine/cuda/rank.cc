@@ -6,7 +6,6 @@
 
 #include "checkpoint/kv_scales.h"
 #include "device/cuda/check.h"
-#include "ops/cuda/rows.h"
 
 namespace sparrow {
 namespace {
@@ -91,7 +90,7 @@ Status Rank::take_memory(const Weights& weights) {
   upload_ = SPARROW_TRY(
       StepUpload::create(options_.max_step_tokens, options_.max_step_sequences, max_columns_, grid.dp));
   sampler_ = SPARROW_TRY(DeviceSampler::create(draw_limits(config_, limits)));
-  SPARROW_TRY(take_tower(weights.vision));
+  SPARROW_TRY(take_features(weights.vision));
 
   KvCacheShape shape{.num_blocks = 1,
                      .kv_heads = weights_.kv_heads,
@@ -107,16 +106,16 @@ Status Rank::take_memory(const Weights& weights) {
   return Ok{};
 }
 
-Status Rank::take_tower(const std::optional<VisionWeights>& weights) {
-  const int64_t tokens = options_.gpu.feature_tokens;
-  if (!weights || tokens == 0) return Ok{};
+Status Rank::take_features(const std::optional<VisionWeights>& weights) {
+  if (!weights || options_.gpu.feature_tokens == 0) return Ok{};
   if (const Status shapes = check_tower_shapes(config_); !shapes.ok()) {
-    no_tower_ = shapes.error().message;
+    no_features_ = shapes.error().message;
     return Ok{};
   }
-  tower_ = SPARROW_TRY(CudaVisionTower::create(config_, *weights, tower_limits(*config_.vision, tokens)));
-  features_ = SPARROW_TRY(DeviceBuffer::allocate(static_cast<size_t>(feature_bytes(config_, tokens))));
-  encoded_by_.resize(static_cast<size_t>(tokens));
+  const bool is_group = options_.exchange != nullptr;
+  features_ = SPARROW_TRY(RankFeatures::create(config_, *weights, options_.gpu.feature_tokens,
+                                               is_group ? options_.grid.tp_rank() : 0,
+                                               is_group ? options_.grid.tp : 1));
   return Ok{};
 }
 
@@ -152,14 +151,14 @@ EngineInfo Rank::info() const {
         strf("fp8 activations are lossy: steps of {} tokens or more round them to e4m3, and {} of {} weights "
              "have changed",
              GpuStepLimits::kMinRoundedRows, weights_.folded.changed, weights_.folded.codes));
-  if (!no_tower_.empty()) warnings.push_back("images are refused: " + no_tower_);
+  if (!no_features_.empty()) warnings.push_back("images are refused: " + no_features_);
   return {.device = device_.name,
           .kernels = options_.gpu.batch_invariant ? "sm_90a batch-invariant" : "sm_90a",
           .threads = 1,
-          .weight_bytes = weights_.memory.bytes() + (tower_ ? tower_->weight_bytes() : 0),
+          .weight_bytes = weights_.memory.bytes() + (features_ ? features_->weight_bytes() : 0),
           .workspace_bytes = model_->workspace_bytes() + upload_->device_bytes() + sampler_.device_bytes() +
                              cache_->table_bytes() + (peers_ ? peers_->device_bytes() : 0) +
-                             (tower_ ? tower_->workspace_bytes() + features_.bytes() : 0),
+                             (features_ ? features_->workspace_bytes() : 0),
           .workspace = planned_.workspace.rows,
           .device_bytes = device_.total_bytes,
           .kv_dtype = shape.dtype,
@@ -167,7 +166,7 @@ EngineInfo Rank::info() const {
           .cache_bytes = cache_->bytes(),
           .num_blocks = shape.num_blocks,
           .cache_tokens = int64_t{shape.num_blocks} * kBlockTokens,
-          .feature_tokens = tower_ ? options_.gpu.feature_tokens : 0,
+          .feature_tokens = features_ ? features_->num_tokens() : 0,
           .run_ahead = true,
           .warnings = std::move(warnings)};
 }
@@ -181,19 +180,9 @@ void Rank::copy_blocks(std::span<const BlockCopy> copies) {
   if (!mine.empty()) cache_->copy_blocks(mine, stream());
 }
 
-// Ranks share the jobs out among them. What a rank has encoded it adds to the embeddings' sum, where the
-// others add zeros: nobody else needs it.
 void Rank::encode(std::span<const EncodeJob> jobs) {
   enter();
-  const bool is_shared = options_.exchange != nullptr;  // a rank that runs alone does it all
-  std::vector<TowerSegment> mine;
-  for (size_t i = 0; i < jobs.size(); ++i) {
-    const int by =
-        is_shared ? static_cast<int>(i % static_cast<size_t>(options_.grid.tp)) : options_.grid.tp_rank();
-    for (const int32_t row : jobs[i].rows) encoded_by_[static_cast<size_t>(row)] = by;
-    if (by == options_.grid.tp_rank()) mine.push_back({jobs[i].grid, jobs[i].patches, jobs[i].rows});
-  }
-  tower_->encode(mine, features_.as<__nv_bfloat16>(), stream());
+  features_->encode(jobs, stream());
 }
 
 DeviceBatch Rank::upload(const Batch& batch, const RankStep& step) {
@@ -202,11 +191,9 @@ DeviceBatch Rank::upload(const Batch& batch, const RankStep& step) {
   };
   if (batch.feature_rows.empty()) return send(batch);
   Batch own = batch;
-  for (int32_t& row : own.feature_rows)
-    if (row >= 0 && encoded_by_[static_cast<size_t>(row)] != options_.grid.tp_rank())
-      row = ops::cuda::kOthersFeature;
+  own.feature_rows = features_->rows_here(batch);
   DeviceBatch sent = send(own);
-  sent.features = features_.as<__nv_bfloat16>();
+  sent.features = features_->data();
   return sent;
 }
 

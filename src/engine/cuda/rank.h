@@ -18,13 +18,13 @@
 #include "device/cuda/device_info.h"
 #include "device/cuda/stream.h"
 #include "engine/cuda/device_sampler.h"
+#include "engine/cuda/rank_features.h"
 #include "engine/cuda/step_upload.h"
 #include "engine/memory/gpu_memory.h"
 #include "engine/ranks/rank_group.h"
 #include "kv/cuda/cuda_kv_cache.h"
 #include "model/cuda/cuda_text_model.h"
 #include "model/cuda/device_weights.h"
-#include "model/cuda/vision/cuda_vision_tower.h"
 
 namespace sparrow {
 
@@ -85,7 +85,7 @@ class Rank {
   void launch_marked(const DeviceBatch& step, std::vector<StepMark>& marks);
   std::vector<int> count_experts(const DeviceBatch& step);
   Status take_memory(const Weights& weights);
-  Status take_tower(const std::optional<VisionWeights>& weights);
+  Status take_features(const std::optional<VisionWeights>& weights);
   // A batch on its way, with this rank's features.
   DeviceBatch upload(const Batch& batch, const RankStep& step);
   // Opens the others' memory, and agrees with them on the products' algorithms.
@@ -125,10 +125,8 @@ class Rank {
   DeviceWeights weights_;
   std::unique_ptr<PeerMemory> peers_;  // of a rank of several
   std::unique_ptr<CudaTextModel> model_;
-  std::unique_ptr<CudaVisionTower> tower_;  // where the model has vision
-  std::string no_tower_;                    // why it has none although there are weights
-  DeviceBuffer features_;                   // [feature_tokens, hidden size]
-  std::vector<int> encoded_by_;             // [feature_tokens] rank of the group
+  std::unique_ptr<RankFeatures> features_;  // where the model has vision
+  std::string no_features_;                 // why there are none although it has
   std::vector<float> kv_scales_;            // of an fp8 cache, where the checkpoint has them
   std::optional<CudaKvCache> cache_;
   std::optional<StepUpload> upload_;

@@ -167,6 +167,32 @@ TEST(RowsOnDeviceTest, EmbedGivesZerosForIdsOfOtherRanks) {
   }
 }
 
+TEST(RowsOnDeviceTest, EmbedTakesFeaturesWhereRowsNameThem) {
+  constexpr int kHidden = 192;
+  std::mt19937 rng(4);
+  const Owned table = random_tensor(rng, DType::kBF16, 9, kHidden),
+              features = random_tensor(rng, DType::kBF16, 5, kHidden);
+  const std::vector<int32_t> ids = {3, 3, 8, 0, 100}, rows = {kNoFeature, 4, kOthersFeature, 0, 2};
+  const DeviceArray<int32_t> ids_device(ids), rows_device(rows);
+  const DeviceArray<__nv_bfloat16> table_device(values_of(table)), features_device(values_of(features));
+  const DeviceArray<__nv_bfloat16> out(ids.size() * kHidden);
+  embed({.ids = ids_device.data(),
+         .table = table_device.data(),
+         .out = out.data(),
+         .rows = 5,
+         .hidden = kHidden,
+         .first_vocab_row = 0,
+         .vocab_rows = 9,
+         .features = features_device.data(),
+         .feature_rows = rows_device.data()},
+        nullptr);
+  const std::vector<__nv_bfloat16> got = out.download();
+  const std::vector<char> zeros(table.row_bytes(), 0);
+  const char* const want[] = {table.row(3), features.row(4), zeros.data(), features.row(0), features.row(2)};
+  for (size_t r = 0; r < ids.size(); ++r)
+    EXPECT_EQ(std::memcmp(got.data() + r * kHidden, want[r], table.row_bytes()), 0) << "row " << r;
+}
+
 TEST(RowsOnDeviceTest, FeedIdsReplacesOnlyRowsWithASource) {
   std::vector<int32_t> sampled(300), source(1000), ids(1000), want(1000);
   std::mt19937 rng(5);
