@@ -91,6 +91,8 @@ CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
        "Prompts' tokens in products: auto (default: bfloat16), bfloat16 or fp8 (lossy)");
   command->add_flag("--batch-invariant", o.batch_invariant,
                     "For output that is the same to the bit whatever else runs: a GPU needs more memory");
+  command->add_flag("--language-model-only", o.language_model_only,
+                    "Without the vision tower, as serve with the same flag (on a GPU)");
   command
       ->add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
                    "Share of a GPU's memory that may be used (default 0.9)")

@@ -188,6 +188,7 @@ Result<int> run_plan(const PlanCommandOptions& o) {
                             .activation_dtype = o.activation_dtype,
                             .batch_invariant = o.batch_invariant,
                             .gpu_memory_utilization = o.gpu_memory_utilization,
+                            .vision = !o.language_model_only,
                             .max_step_sequences = o.max_step_sequences,
                             .max_step_tokens = o.max_step_tokens,
                             .machine_bytes = machine_bytes(),

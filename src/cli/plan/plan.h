@@ -18,7 +18,7 @@ struct PlanCommandOptions {
   std::string gpu = "h200";
   int64_t max_model_len = 0;
   std::string kv_cache_dtype = "auto", index_cache_dtype = "auto", activation_dtype = "auto";
-  bool batch_invariant = false;
+  bool batch_invariant = false, language_model_only = false;
   double gpu_memory_utilization = 0.9;
   int max_step_sequences = 256;
   int max_step_tokens = 0;
