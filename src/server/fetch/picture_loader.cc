@@ -24,15 +24,37 @@ class PictureLoad {
   struct State {
     MediaWorkers& workers;
     MediaFetcher& fetcher;
-    const DecodeLimits limits;
-    PictureCache* const cache;
+    const PictureLimits limits;
+    const PictureStores stores;
     const std::string key, salt;
     const std::vector<PictureSource> sources;  // without their bytes
     std::mutex mutex;
     PictureLoader::Done done;
     std::vector<LoadedPicture> pictures;
     std::vector<uint64_t> fetches, decodes;  // that have begun
+    int64_t pixels = 0;                      // of those that have come, as the model sees them
     size_t left;
+
+    // A picture of that size is about to be made, and later its patches.
+    Status reserve(size_t place, int64_t size) {
+      // RGB, and floats for two frames of it.
+      constexpr int64_t kBytesPerPixel = 3 + 2 * 3 * sizeof(float);
+      const std::lock_guard lock(mutex);
+      pixels += size;
+      if (pixels > limits.all_pixels)
+        return Error{Errc::kInvalidArgument,
+                     strf("pictures of more than {} pixels in one request", limits.all_pixels)};
+      if (!stores.memory) return Ok{};
+      ByteBudget& memory = *stores.memory;
+      auto share = memory.take(size * kBytesPerPixel);
+      if (!share)
+        return Error{Errc::kBusy,
+                     strf("pictures of {} MB are under way, this one would have {} MB, and the "
+                          "server has room for {} MB: try again later",
+                          memory.used() >> 20, size * kBytesPerPixel >> 20, memory.limit() >> 20)};
+      pictures[place].memory = std::move(*share);
+      return Ok{};
+    }
 
     // One picture is there, or has failed. The last one, and the first that fails, end the load.
     void take(size_t place, Result<Image> image) {
@@ -89,19 +111,22 @@ using State = PictureLoad::State;
 Status decode(const std::shared_ptr<State>& state, size_t place, MediaBytes file) {
   const Sha256Digest digest = sha256({file});
   state->pictures[place].file = digest;  // nobody else looks at this place before it is taken
-  const Sha256Digest cached_as = PictureCache::id_of(state->salt, digest, state->sources[place].rule);
-  if (state->cache)
-    if (std::optional<Image> known = state->cache->find(cached_as)) {
+  const SizeRule& rule = state->sources[place].rule;
+  const ImageHeader header = SPARROW_TRY(admit_image(file, state->limits.decode));
+  SPARROW_TRY(state->reserve(place, SPARROW_TRY(smart_resize(header.height, header.width, rule)).pixels()));
+  PictureCache* const cache = state->stores.cache;
+  const Sha256Digest cached_as = PictureCache::id_of(state->salt, digest, rule);
+  if (cache)
+    if (std::optional<Image> known = cache->find(cached_as)) {
       state->take(place, std::move(*known));
       return Ok{};
     }
-  const auto decoded = [state, place, cached_as](Result<Image> image) {
-    if (image.ok() && state->cache) state->cache->add(cached_as, image.value());
+  const auto decoded = [state, place, cache, cached_as](Result<Image> image) {
+    if (image.ok() && cache) cache->add(cached_as, image.value());
     state->take(place, std::move(image));
   };
-  const uint64_t id =
-      SPARROW_TRY(PictureDecoder(state->workers, state->limits)
-                      .submit(state->key, std::move(file), state->sources[place].rule, decoded));
+  const uint64_t id = SPARROW_TRY(PictureDecoder(state->workers, state->limits.decode)
+                                      .submit(state->key, std::move(file), rule, decoded));
   {
     const std::lock_guard lock(state->mutex);
     if (state->done) {
@@ -159,8 +184,8 @@ Result<std::shared_ptr<PictureLoad>> PictureLoader::load(const std::string& key,
   const size_t count = sources.size();
   const std::shared_ptr<State> state(new State{.workers = workers_,
                                                .fetcher = fetcher_,
-                                               .limits = limits_.decode,
-                                               .cache = cache_,
+                                               .limits = limits_,
+                                               .stores = stores_,
                                                .key = key,
                                                .salt = std::move(salt),
                                                .sources = std::move(sources),

@@ -14,6 +14,7 @@
 #include "media/media_bytes.h"
 #include "media/picture/picture_decoder.h"
 #include "media/resize.h"
+#include "server/byte_budget.h"
 #include "server/fetch/media_fetcher.h"
 #include "server/media/picture_cache.h"
 #include "server/media/sha256.h"
@@ -30,12 +31,20 @@ struct PictureSource {
 struct LoadedPicture {
   Image image;
   Sha256Digest file{};
+  ByteBudget::Share memory;  // that it takes from here to the model
 };
 
 struct PictureLimits {
-  int pictures = 8;                      // of a request
-  size_t all_bytes = size_t{128} << 20;  // of their files together, as far as they came with the request
-  DecodeLimits decode;                   // of each
+  int pictures = 8;                       // of a request
+  size_t all_bytes = size_t{128} << 20;   // of their files together, as far as they came with the request
+  int64_t all_pixels = int64_t{1} << 28;  // of them together, as the model sees them
+  DecodeLimits decode;                    // of each
+};
+
+// What loads share. Null: everything is decoded; memory is not counted.
+struct PictureStores {
+  PictureCache* cache = nullptr;
+  ByteBudget* memory = nullptr;
 };
 
 // Pictures on their way. Destroyed: nobody waits for them any more.
@@ -43,10 +52,10 @@ class PictureLoad;
 
 class PictureLoader {
  public:
-  // All of them outlive the loader, and all that it has begun. `cache` nullptr: everything is decoded.
+  // All of them outlive the loader, and all that it has begun.
   PictureLoader(MediaWorkers& workers, MediaFetcher& fetcher, const PictureLimits& limits,
-                PictureCache* cache = nullptr)
-      : workers_(workers), fetcher_(fetcher), limits_(limits), cache_(cache) {}
+                PictureStores stores = {})
+      : workers_(workers), fetcher_(fetcher), limits_(limits), stores_(stores) {}
 
   using Done = std::function<void(Result<std::vector<LoadedPicture>>)>;
   // Any thread. Data URLs are decoded here. Errors at once: too many, a source that is refused, full queues
@@ -61,7 +70,7 @@ class PictureLoader {
   MediaWorkers& workers_;
   MediaFetcher& fetcher_;
   const PictureLimits limits_;
-  PictureCache* const cache_;
+  const PictureStores stores_;
 };
 
 }  // namespace sparrow

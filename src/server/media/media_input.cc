@@ -34,13 +34,6 @@ int64_t frame_bytes(std::span<const LoadedMedium> media) {
   return bytes;
 }
 
-int64_t patch_bytes(std::span<const LoadedMedium> media) {
-  int64_t bytes = 0;
-  for (const LoadedMedium& medium : media)
-    bytes += patches_of(medium).patches() * kPatchValues * static_cast<int64_t>(sizeof(float));
-  return bytes;
-}
-
 std::vector<RequestMedium> to_request_media(std::vector<LoadedMedium> media) {
   std::vector<RequestMedium> result;
   for (LoadedMedium& medium : media) {

@@ -15,9 +15,8 @@ namespace sparrow {
 // How many placeholders each has.
 std::vector<MediumText> texts_of(std::span<const LoadedMedium> media);
 
-// What their frames have, and what their patches will take.
+// What their frames have.
 int64_t frame_bytes(std::span<const LoadedMedium> media);
-int64_t patch_bytes(std::span<const LoadedMedium> media);
 
 // The media with their patches, not placed yet. Frames are dropped on the way.
 std::vector<RequestMedium> to_request_media(std::vector<LoadedMedium> media);

@@ -31,6 +31,8 @@ Sha256Digest digest_of(const MediaSource& source, std::span<const Sha256Digest> 
 PictureLimits picture_limits(const MediaSettings& settings) {
   return {.pictures = settings.max_images + settings.max_videos * settings.limits.max_frames,
           .all_bytes = settings.max_request_bytes,
+          .all_pixels = settings.max_images * settings.limits.max_image_pixels +
+                        settings.max_videos * settings.limits.max_video_pixels,
           .decode = settings.limits.decode};
 }
 
@@ -41,6 +43,7 @@ class MediaLoad {
   struct State {
     MediaFetcher& fetcher;
     WorkQueue& videos;
+    ByteBudget& memory;
     const VideoLimits limits;
     const std::string key, salt;
     std::vector<MediaSource> sources;
@@ -113,6 +116,7 @@ Status take_pictures(State& state, std::vector<LoadedPicture> pictures) {
         return Error{Errc::kInvalidArgument, strf("{}: a frame of another shape than the first", field),
                      field};
       video.frames.push_back(std::move(picture.image));
+      state.media[i].memory.push_back(std::move(picture.memory));
     }
     const ImageSize size{.height = video.frames[0].height, .width = video.frames[0].width};
     if (source.is_video)
@@ -160,6 +164,14 @@ void decode_video(const std::shared_ptr<State>& state, size_t place, MediaBytes 
     if (!video.ok())
       return state->fail(
           {video.error().code, strf("{}: {}", source.fields[0], video.error().message), source.fields[0]});
+    int64_t bytes = 0;  // of the frames, and of their patches
+    for (const Image& frame : video->frames)
+      bytes += std::ssize(frame.rgb) * static_cast<int64_t>(1 + sizeof(float));
+    auto share = state->memory.take(bytes);
+    if (!share)
+      return state->fail({Errc::kBusy, strf("{}: there is no room for a video of {} MB now: try again later",
+                                            source.fields[0], bytes >> 20)});
+    state->media[place].memory.push_back(std::move(*share));
     state->media[place].video = std::move(video).value();
     const Sha256Digest digest = sha256({*shared});
     state->media[place].digest = digest_of(source, {&digest, 1});
@@ -198,9 +210,9 @@ MediaLoader::MediaLoader(MediaWorkers& workers, MediaFetcher& fetcher, const Med
                          int64_t memory)
     : fetcher_(fetcher),
       settings_(settings),
-      cache_(settings.cache_bytes),
-      pictures_(workers, fetcher, picture_limits(settings), &cache_),
       memory_(memory),
+      cache_(settings.cache_bytes),
+      pictures_(workers, fetcher, picture_limits(settings), {.cache = &cache_, .memory = &memory_}),
       videos_(kVideoThreads, SIZE_MAX) {}
 
 Result<std::shared_ptr<MediaLoad>> MediaLoader::load(const std::string& key, const std::string& salt,
@@ -210,6 +222,7 @@ Result<std::shared_ptr<MediaLoad>> MediaLoader::load(const std::string& key, con
   const auto videos = static_cast<size_t>(std::ranges::count_if(sources, is_file));
   const std::shared_ptr<State> state(new State{.fetcher = fetcher_,
                                                .videos = videos_,
+                                               .memory = memory_,
                                                .limits = settings_.limits.video,
                                                .key = key,
                                                .salt = salt,

@@ -21,8 +21,9 @@ namespace sparrow {
 
 struct LoadedMedium {
   bool is_video = false;
-  Video video;            // of an image: one frame
-  Sha256Digest digest{};  // of the bytes that it was made of, and of how
+  Video video;                            // of an image: one frame
+  Sha256Digest digest{};                  // of the bytes that it was made of, and of how
+  std::vector<ByteBudget::Share> memory;  // that it takes from here to the model
 };
 
 // Media on their way. Destroyed: nobody waits for them any more.
@@ -31,11 +32,11 @@ class MediaLoad;
 class MediaLoader {
  public:
   // Both outlive all that the loader has begun, and end before it does: their threads call it. `memory`: of
-  // the patches of all requests under way.
+  // the media of all requests under way.
   MediaLoader(MediaWorkers& workers, MediaFetcher& fetcher, const MediaSettings& settings, int64_t memory);
 
   const MediaSettings& settings() const { return settings_; }
-  ByteBudget& memory() { return memory_; }
+  ByteBudget& memory() { return memory_; }  // for tests
 
   using Done = std::function<void(Result<std::vector<LoadedMedium>>)>;
   // Any thread but those that must not wait: what came with the request is decoded from base64 here. Errors
@@ -48,9 +49,9 @@ class MediaLoader {
  private:
   MediaFetcher& fetcher_;
   const MediaSettings settings_;
+  ByteBudget memory_;
   PictureCache cache_;
   PictureLoader pictures_;
-  ByteBudget memory_;
   WorkQueue videos_;
 };
 

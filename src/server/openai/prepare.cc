@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "base/json/json_writer.h"
 #include "base/utf8.h"
@@ -214,15 +215,8 @@ Status finish_prompt(Prepared& prepared, std::vector<LoadedMedium> media, const 
   Request& request = prepared.request;
   request.prompts.push_back(SPARROW_TRY(encode_prompt(text, model, prepared, field)));
   if (media.empty() || prepared.api.count) return Ok{};
-  const int64_t bytes = patch_bytes(media);
-  ByteBudget& memory = model.media.loader->memory();
-  auto share = memory.take(bytes);
-  if (!share)
-    return Error{Errc::kBusy,
-                 strf("images of {} MB are under way, these would have {} MB, and the server has "
-                      "room for {} MB: try again later",
-                      memory.used() >> 20, bytes >> 20, memory.limit() >> 20)};
-  prepared.media_memory = std::move(*share);
+  for (LoadedMedium& medium : media)
+    std::ranges::move(medium.memory, std::back_inserter(prepared.media_memory));
   request.media = to_request_media(std::move(media));
   return place(request.media, request.prompts[0], *model.media.vision);
 }

@@ -80,9 +80,9 @@ struct Prepared {
   std::unique_ptr<AnswerWriter> writer;
   std::optional<JsonDocument> document;  // where there are tools, which point into it
   GenerationFields fields;
-  std::vector<MediaSource> media;       // to be loaded before finish()
-  std::optional<PromptText> text;       // of a prompt that is not in the request yet
-  ByteBudget::Share media_memory = {};  // what the patches of the request's media take
+  std::vector<MediaSource> media;               // to be loaded before finish()
+  std::optional<PromptText> text;               // of a prompt that is not in the request yet
+  std::vector<ByteBudget::Share> media_memory;  // what the request's media take
   Request request;
   ToolSet tools;         // `answer.parser` points to it
   AnswerOptions answer;  // of every choice

@@ -120,6 +120,10 @@ TEST_F(PictureLoaderTest, RefusesAtOnceWhatItCan) {
               HasSubstr("f: base64"));
   EXPECT_THAT(refusal({{.from = "ftp://a.test/", .field = "f"}}), HasSubstr("f: URL ftp://a.test/: neither"));
   EXPECT_THAT(refusal({{.from = MediaBytes(10), .field = "f"}}), testing::StartsWith("f: "));
+  limits_.all_pixels = 2 * 56 * 56;
+  EXPECT_EQ(refusal({{.from = kOnePixel}, {.from = kOnePixel}}), "");
+  EXPECT_THAT(refusal({{.from = kOnePixel}, {.from = kOnePixel}, {.from = kOnePixel, .field = "f"}}),
+              HasSubstr("f: pictures of more than 6272 pixels"));
   limits_.all_bytes = 100;
   EXPECT_THAT(refusal({{.from = kOnePixel}, {.from = kOnePixel, .field = "f"}}),
               HasSubstr("f: pictures of more than 100"));
@@ -134,7 +138,7 @@ TEST_F(PictureLoaderTest, APictureIsDecodedOnceForEachSender) {
   cache.add(PictureCache::id_of("a", sha256({file}), {}), marked);
   const auto load = [&](const char* salt, const SizeRule& rule = {}) {
     auto promise = std::make_shared<std::promise<Result<std::vector<LoadedPicture>>>>();
-    const auto begun = PictureLoader(*workers_, *fetcher_, limits_, &cache)
+    const auto begun = PictureLoader(*workers_, *fetcher_, limits_, {.cache = &cache})
                            .load(
                                "key", {{.from = file, .rule = rule}},
                                [promise](auto pictures) { promise->set_value(std::move(pictures)); }, salt);
