@@ -94,7 +94,9 @@ class AnswerWriter {
 
   // Of answers that are made in the background: what there is to say at the beginning, and, instead of a
   // whole answer, of one that failed, or that its client has cancelled (no error).
-  virtual std::string begun(const AnswerHead&, const Usage&, std::function<void()> /*cancel*/) { return ""; }
+  virtual std::string begun(const AnswerHead&, const Usage&, const std::function<void()>& /*cancel*/) {
+    return "";
+  }
   virtual void end_early(const AnswerHead&, const Usage&, const std::optional<ApiError>&) {}
 
   // A whole answer. Borrows the head and the choices.

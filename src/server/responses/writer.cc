@@ -45,7 +45,7 @@ class Writer final : public AnswerWriter {
   void append_failure(std::string& out, const AnswerHead& head, const ApiError& error) override;
   void append_keep_alive(std::string& out, const AnswerHead& head, const Usage& usage) override;
   std::string_view last_event() const override { return ""; }
-  std::string begun(const AnswerHead& head, const Usage& usage, std::function<void()> cancel) override;
+  std::string begun(const AnswerHead& head, const Usage& usage, const std::function<void()>& cancel) override;
   void end_early(const AnswerHead& head, const Usage& usage, const std::optional<ApiError>& error) override;
   JsonPieces whole(const AnswerHead& head, std::span<const Choice> choices, const Usage& usage) override;
 
@@ -292,10 +292,10 @@ void Writer::append_end(std::string& out, const AnswerHead& head, const Usage& u
   keep(head, response.take());
 }
 
-std::string Writer::begun(const AnswerHead& head, const Usage&, std::function<void()> cancel) {
+std::string Writer::begun(const AnswerHead& head, const Usage&, const std::function<void()>& cancel) {
   JsonWriter response;
   write_response(response, head, {.status = "queued"});
-  keep(head, response.text(), std::move(cancel));
+  keep(head, response.text(), cancel);
   return response.take();
 }
 
