@@ -59,6 +59,7 @@ TEST_F(ServiceTest, SmallAnswersAreThere) {
     EXPECT_EQ(ask(method + " /version HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n").status, 405);
   EXPECT_EQ(ask(get_request("/etc/passwd")).status, 404);
   EXPECT_THAT(ask(json_post("/tokenize", R"({"prompt":"the fox"})")).body, HasSubstr("\"tokens\":["));
+  EXPECT_EQ(ask(json_post("/tokenize", R"({"prompt":"the fox","messages":[]})")).status, 400);
   EXPECT_THAT(ask(json_post("/detokenize", R"({"tokens":[116]})")).body, HasSubstr("\"prompt\""));
 }
 

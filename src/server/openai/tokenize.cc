@@ -24,7 +24,11 @@ constexpr Field kDetokenizeFields[] = {{"model", Type::kString}, {"tokens", Type
 
 // The text that /tokenize is about: a prompt, or messages as a chat would render them.
 Result<PromptText> text_to_tokenize(const Json& body, const ServedModel& model) {
-  if (const auto prompt = body.find("prompt")) return PromptText::whole(SPARROW_TRY(prompt->as_string()));
+  if (const auto prompt = body.find("prompt")) {
+    for (const char* name : {"messages", "tools"})
+      if (const auto field = body.find(name)) return field->error("does not go with prompt");
+    return PromptText::whole(SPARROW_TRY(prompt->as_string()));
+  }
   if (!body.find("messages"))
     return Error{Errc::kInvalidArgument, "prompt is missing; messages would do as well", "prompt"};
   if (!model.chat_template) return Error{Errc::kUnsupported, "this model has no chat template", "messages"};
@@ -48,7 +52,7 @@ Status read_tokenize(JsonDocument body, const Asker& asker, Prepared& prepared) 
   prepared.wants_token_texts = SPARROW_TRY(root.bool_or("return_token_strs", false));
   prepared.request.salt = asker.tenant;
   prepared.text = SPARROW_TRY(text_to_tokenize(root, model));
-  if (const auto messages = root.find("messages"); messages && !root.find("prompt"))
+  if (const auto messages = root.find("messages"))
     prepared.media = SPARROW_TRY(read_media_parts(*messages, root.find("mm_processor_kwargs"),
                                                   model.media_settings(), model.media.refusal));
   return Ok{};
