@@ -267,7 +267,7 @@ class OpenAiClient(unittest.TestCase):
             self.chat("x " * 100000)
         self.assertIn("tokens", str(caught.exception))
         with self.assertRaises(openai.BadRequestError) as caught:
-            self.chat(response_format={"type": "json_object"})
+            self.chat(response_format={"type": "yaml"})
         self.assertIn("response_format", caught.exception.param)
 
     def test_chat_command(self):

@@ -18,7 +18,7 @@ using testing::HasSubstr;
 TEST(Plan, ShowsATableOrOneLineOfJson) {
   const auto table = run_sparrow({"plan", "m3", "--gpus", "8", "--max-model-len", "131072"});
   EXPECT_EQ(table.exit_code, 0) << table.err;
-  for (const char* word : {"8 x h200", "routed experts", "index keys", "tokens in the cache", "99.59 GiB"})
+  for (const char* word : {"8 x h200", "routed experts", "index keys", "tokens in the cache", "101.46 GiB"})
     EXPECT_THAT(table.out, HasSubstr(word));
   EXPECT_EQ(table.err, "");
 
