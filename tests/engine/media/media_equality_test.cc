@@ -22,13 +22,15 @@ constexpr int kNumSeeds = 32, kNumRankSeeds = 3;
 TEST(MediaEquality, GreedyIdsDependOnTheRequestAlone) {
   Coverage coverage;
   EngineModel model("vision/model", /*top_k_blocks=*/2);
-  for (uint64_t seed = 0; seed < kNumSeeds; ++seed) {
+  // Goes on until the rarest case was met: how soon that is depends on the ids, and so on the CPU.
+  uint64_t seed = 0;
+  for (; seed < kNumSeeds || (coverage.hits_inside_pictures == 0 && seed < 10 * kNumSeeds); ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     EqualityScenario(model, seed, {}, /*pictures=*/true).run(coverage);
     ASSERT_EQ(coverage.mismatches, 0) << "an output differs from the one of its prompt alone";
     if (testing::Test::HasFailure()) return;
   }
-  coverage.print(kNumSeeds);
+  coverage.print(static_cast<int>(seed));
   EXPECT_GT(coverage.pictures, 3 * kNumSeeds);
   EXPECT_GT(coverage.encoded, coverage.pictures / 2);
   for (const int64_t count : {coverage.chunked, coverage.hits, coverage.forked, coverage.preemptions,
