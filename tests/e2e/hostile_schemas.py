@@ -47,6 +47,8 @@ REFUSED = {
     "70,000 parentheses": json.dumps({"regex": "(" * 70_000 + "a" + ")" * 70_000}),
     "a long expression": json.dumps({"regex": "(a|b)" * 50_000}),
     "parts that have to agree": r'{"regex":"(?=.*a.{20})(?=.*b.{21})(?=.*c.{22}).*"}',
+    "20,000 sets of letters": json.dumps({"regex": r"\pL" * 20_000}),
+    "30,000 sets of other signs": json.dumps({"regex": r"\W" * 30_000}),
     "a look ahead": '{"regex":"(?=(a+)+)b"}',
     "a backreference": '{"regex":"(a+)\\\\1"}',
     "left recursion": r'{"grammar":"root ::= root \"a\" | \"b\""}',

@@ -106,9 +106,20 @@ TEST(Regex, SearchesUnlessAnchored) {
   EXPECT_FALSE(fits(end.value(), "xbx"));
 }
 
+// Each is some hundred ranges, and a pattern has room for thousands of them.
+TEST(Regex, LargeSetsAreCounted) {
+  for (const std::string& set : std::vector<std::string>{"\\pL", "\\W", "[\\W]"}) {
+    std::string pattern;
+    for (int i = 0; i < 10'000; ++i) pattern += set;
+    EXPECT_THAT(error_of(regex(pattern)), HasSubstr("too many large sets of characters")) << set;
+    EXPECT_EQ(error_of(regex(pattern.substr(0, 20 * set.size()))), "") << set;
+  }
+}
+
 TEST(Regex, RefusesByNameAndPlace) {
   const std::pair<const char*, const char*> cases[] = {
       {"ab(?=c)", "a look-ahead but where the text begins is not supported, at byte 2"},
+      {"\\p{Xx}", "the property Xx is not supported at byte 0"},
       {"(?<!c)a", "look-behind is not supported at byte 0"},
       {"(a)\\1", "a backreference is not supported at byte 3"},
       {"(?P=n)", "a backreference is not supported at byte 0"},

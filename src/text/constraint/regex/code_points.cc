@@ -32,6 +32,23 @@ CodePoints where(const Test& test) {
 
 using Ranges = std::vector<CodePoints::Range>;
 
+// By general category. Looked up once: a pattern may name one at every place.
+const std::map<std::string, Ranges, std::less<>>& categories() {
+  static const auto all = [] {
+    std::map<std::string, Ranges, std::less<>> made;
+    for (uint32_t c = 0; c <= kLast; ++c) {
+      if (c >= 0xD800 && c <= 0xDFFF) continue;
+      Ranges& ranges = made[utf8proc_category_string(static_cast<utf8proc_int32_t>(c))];
+      if (!ranges.empty() && ranges.back().last + 1 == c)
+        ranges.back().last = c;
+      else
+        ranges.push_back({c, c});
+    }
+    return made;
+  }();
+  return all;
+}
+
 // Characters whose last `shift` bits are in further bytes. `ranges` are of the bits that are left.
 NodeId encoded(Grammar& grammar, const Ranges& ranges, int shift, int base) {
   const auto below_of = [](const Ranges& a, const Ranges& b) {
@@ -127,9 +144,10 @@ CodePoints CodePoints::without(const CodePoints& other) const {
 }
 
 CodePoints CodePoints::category(std::string_view name) {
-  return where([name](uint32_t c) {
-    return std::string_view(utf8proc_category_string(static_cast<utf8proc_int32_t>(c))).starts_with(name);
-  });
+  Ranges found;
+  for (const auto& [own, ranges] : categories())
+    if (own.starts_with(name)) found.insert(found.end(), ranges.begin(), ranges.end());
+  return CodePoints(std::move(found));
 }
 
 CodePoints CodePoints::spaces() {

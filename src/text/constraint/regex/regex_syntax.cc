@@ -11,6 +11,8 @@ namespace sparrow {
 namespace {
 
 constexpr int kMaxDepth = 200;
+// Of all escapes together: \W and \p{L} have some hundred each.
+constexpr size_t kMaxRanges = 50'000;
 
 using Kind = RegexNode::Kind;
 
@@ -201,13 +203,19 @@ class Parser {
     return CodePoints({{c, c}});
   }
 
-  Result<CodePoints> escape(size_t place, bool in_bracket);
+  Result<CodePoints> escape(size_t place, bool in_bracket) {
+    CodePoints set = SPARROW_TRY(escaped_set(place, in_bracket));
+    num_ranges_ += set.ranges().size();
+    if (num_ranges_ > kMaxRanges) return error_at(place, "there are too many large sets of characters");
+    return set;
+  }
+  Result<CodePoints> escaped_set(size_t place, bool in_bracket);
   Result<CodePoints> property(size_t place, bool negated);
   Result<uint32_t> hex(size_t place, int digits);
   Result<uint32_t> unicode_escape(size_t place);
 
   std::string_view text_;
-  size_t at_ = 0;
+  size_t at_ = 0, num_ranges_ = 0;
 };
 
 Result<uint32_t> Parser::hex(size_t place, int digits) {
@@ -274,7 +282,7 @@ Result<CodePoints> Parser::property(size_t place, bool negated) {
   return negated ? CodePoints::all().without(set) : set;
 }
 
-Result<CodePoints> Parser::escape(size_t place, bool in_bracket) {
+Result<CodePoints> Parser::escaped_set(size_t place, bool in_bracket) {
   const auto one = [](uint32_t c) { return CodePoints({{c, c}}); };
   if (at_end()) return error_at(place, "a backslash ends the pattern");
   const char c = text_[at_++];
