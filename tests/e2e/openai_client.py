@@ -7,13 +7,8 @@ On a GPU the flag is --batch-invariant: answers are compared to the last charact
 import asyncio
 import itertools
 import json
-import pathlib
-import re
-import signal
 import subprocess
 import sys
-import tempfile
-import time
 import unittest
 import urllib.request
 
@@ -23,9 +18,10 @@ except ImportError:
     print("skipped: the openai package is not installed here")
     sys.exit(77)
 
+from served import KEY, Server
+
 SPARROW = sys.argv[1]
 FLAGS = sys.argv[2:]
-KEY = "sk-test-key"
 TOOL = {
     "type": "function",
     "function": {
@@ -40,39 +36,10 @@ def user(text):
     return [{"role": "user", "content": text}]
 
 
-class Server:
-    """A tiny model behind `sparrow serve` at a free port."""
-
-    def __enter__(self):
-        self.folder = tempfile.TemporaryDirectory()
-        model = pathlib.Path(self.folder.name) / "tiny"
-        subprocess.run([SPARROW, "make-model", "--preset", "tiny", "--seed", "3", "--out", model], check=True,
-                       stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.log = open(pathlib.Path(self.folder.name) / "log", "w+")
-        self.process = subprocess.Popen(
-            [SPARROW, "serve", model, "--port", "0", "--served-model-name", "m3", "--api-key", KEY,
-             "--kv-cache-memory", "512M", *FLAGS], stderr=self.log)
-        for _ in range(600):
-            found = re.search(r"at (http://[^,]+),", pathlib.Path(self.log.name).read_text())
-            if found:
-                self.url = found.group(1)
-                return self
-            if self.process.poll() is not None:
-                break
-            time.sleep(0.1)
-        raise RuntimeError("the server did not start: " + pathlib.Path(self.log.name).read_text())
-
-    def __exit__(self, *_):
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(timeout=60)
-        self.folder.cleanup()
-        assert code == 0, f"the server ended with {code}"
-
-
 class OpenAiClient(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.server = Server().__enter__()
+        cls.server = Server(SPARROW, *FLAGS).__enter__()
         cls.base = cls.server.url + "/v1"
         cls.client = openai.OpenAI(base_url=cls.base, api_key=KEY, max_retries=0, timeout=120)
 
