@@ -20,6 +20,9 @@
 #include "ops/cuda/router.h"
 #include "ops/cuda/rows.h"
 #include "ops/cuda/sample/sample.h"
+#include "ops/cuda/vision/attend.h"
+#include "ops/cuda/vision/product.h"
+#include "ops/cuda/vision/rows.h"
 
 namespace sparrow::ops::cuda {
 namespace {
@@ -64,6 +67,7 @@ TEST(LaunchArguments, Embed) {
        {[](Args& a) { a.rows = -1; }, "embed: rows must be in [1, 2147483647], got -1"},
        {[](Args& a) { a.hidden = 96; }, "embed: hidden must be a multiple of 64, got 96"},
        {[](Args& a) { a.hidden = 8256; }, "embed: hidden must be in [64, 8192], got 8256"},
+       {[](Args& a) { a.feature_rows = somewhere<int32_t>(); }, "embed: features must not be null"},
        {[](Args& a) { a.vocab_rows = 0; }, "embed: vocab_rows must be in"}});
 }
 
@@ -105,6 +109,34 @@ struct Route {
                   .workspace = somewhere(),
                   .rows = 2};
 };
+
+TEST(LaunchArguments, VisionTower) {
+  using Args = TowerProductArgs;
+  refuses<Args>({.x = somewhere(),
+                 .w = somewhere(),
+                 .bias = somewhere<float>(),
+                 .out = somewhere(),
+                 .rows = 8,
+                 .n = 240,
+                 .k = 160},
+                [](const Args& a) { tower_product(a, nullptr); },
+                {{[](Args& a) { a.x = nullptr; }, "tower_product: x must not be null"},
+                 {[](Args& a) { a.bias = nullptr; }, "tower_product: bias must not be null"},
+                 {[](Args& a) { a.n = 100; }, "tower_product: n must be a multiple of 8, got 100"},
+                 {[](Args& a) { a.k = 4; }, "tower_product: k must be in [8, 2147483647], got 4"},
+                 {[](Args& a) { a.end = TowerEnd::kResidual; }, "tower_product: residual must not be null"},
+                 {[](Args& a) { a.end = TowerEnd::kHeads; }, "tower_product: rotary must not be null"}});
+  refuses<AttendSegmentsArgs>(
+      {somewhere(), somewhere<SegmentItem>(), somewhere(), 8, 2, 2, 1.0f},
+      [](const auto& a) { attend_segments(a, nullptr); },
+      {{[](auto& a) { a.heads = nullptr; }, "attend_segments: heads must not be null"},
+       {[](auto& a) { a.rows = 6; }, "attend_segments: rows must be a multiple of 4, got 6"}});
+  refuses<LayerNormArgs>(
+      {somewhere(), somewhere<float>(), somewhere<float>(), somewhere(), 3, 160, 1e-5f},
+      [](const auto& a) { layer_norm(a, nullptr); },
+      {{[](auto& a) { a.bias = nullptr; }, "layer_norm: bias must not be null"},
+       {[](auto& a) { a.hidden = 2056; }, "layer_norm: hidden must be in [8, 2048], got 2056"}});
+}
 
 TEST(LaunchArguments, Router) {
   refuses<Route>(

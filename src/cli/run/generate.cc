@@ -135,7 +135,10 @@ Result<int> generate(const GenerateOptions& options, const EngineOptions& base, 
     MediaChat chat = SPARROW_TRY(ask_about_images(options.images, *options.prompt, options.model, config));
     prompt = std::move(chat.ids);
     request.media = std::move(chat.media);
-    media_limits = {.vision = config.vision, .feature_tokens = engine_options.cpu.feature_tokens};
+    media_limits = {.vision = config.vision,
+                    .feature_tokens = engine_options.device == Device::kCpu
+                                          ? engine_options.cpu.feature_tokens
+                                          : engine_options.gpu.feature_tokens};
   }
   request.prompts = {std::move(prompt)};
   const int64_t needed_tokens = static_cast<int64_t>(request.prompts.front().size()) + options.max_tokens;

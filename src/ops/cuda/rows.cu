@@ -223,6 +223,7 @@ void embed(const EmbedArgs& args, cudaStream_t stream) {
       .pointer("out", args.out)
       .range("first_vocab_row", args.first_vocab_row, 0, INT_MAX)
       .range("vocab_rows", args.vocab_rows, 1, INT_MAX);
+  if (args.feature_rows != nullptr) Arguments("embed").pointer("features", args.features);
   const int threads = std::min(ceil_div(args.hidden / kVector, 32) * 32, kMaxThreads);
   SPARROW_CUDA(
       hopper::launch_dependent(embed_kernel, {dim3(std::min(args.rows, 32 * kSms)), threads}, stream, args));
