@@ -17,7 +17,9 @@ int64_t StoredResponse::bytes() const {
 
 void ResponseStore::erase(Entries::iterator entry) {
   bytes_ -= entry->bytes;
-  if (const auto count = counts_.find(entry->key); --count->second == 0) counts_.erase(count);
+  const auto held = held_.find(entry->key);
+  held->second.bytes -= entry->bytes;
+  if (--held->second.responses == 0) held_.erase(held);
   by_id_.erase(by_id_.find(entry->response->id));
   entries_.erase(entry);
 }
@@ -33,30 +35,37 @@ ResponseStore::Entries::iterator ResponseStore::locate(const std::string& key, s
   return found == by_id_.end() || found->second->key != key ? entries_.end() : found->second;
 }
 
+ResponseStore::Entries::iterator ResponseStore::oldest_of(const std::string& key) {
+  return std::ranges::find(entries_, key, &Entry::key);
+}
+
+const std::string& ResponseStore::greediest() const {
+  return std::ranges::max_element(held_, {}, [](const auto& held) { return held.second.bytes; })->first;
+}
+
 void ResponseStore::add(const std::string& key, std::shared_ptr<const StoredResponse> response) {
   if (!enabled()) return;
   const int64_t bytes = response->bytes();
   std::vector<std::shared_ptr<const StoredResponse>> dead;  // freed without the lock
   const std::lock_guard lock(mutex_);
   forget_expired();
-  if (const auto same = by_id_.find(response->id); same != by_id_.end()) {
-    dead.push_back(same->second->response);
-    erase(same->second);
-  }
   const auto drop = [&](Entries::iterator entry) {
     dead.push_back(entry->response);
     erase(entry);
   };
-  if (const auto count = counts_.find(key); count != counts_.end() && count->second >= limits_.max_responses)
-    drop(
-        std::find_if(entries_.begin(), entries_.end(), [&](const Entry& entry) { return entry.key == key; }));
-  while (!entries_.empty() && bytes_ + bytes > limits_.max_bytes) drop(entries_.begin());
+  if (const auto same = by_id_.find(response->id); same != by_id_.end()) drop(same->second);
   if (bytes > limits_.max_bytes) return;
+  if (const auto mine = held_.find(key);
+      mine != held_.end() && mine->second.responses >= limits_.max_responses)
+    drop(oldest_of(key));
+  while (bytes_ + bytes > limits_.max_bytes) drop(oldest_of(greediest()));
   std::string id = response->id;
   entries_.push_back(
       {.key = key, .response = std::move(response), .expires = now_() + limits_.expiry, .bytes = bytes});
   by_id_.emplace(std::move(id), std::prev(entries_.end()));
-  ++counts_[key];
+  Held& mine = held_[key];
+  ++mine.responses;
+  mine.bytes += bytes;
   bytes_ += bytes;
 }
 

@@ -45,7 +45,8 @@ class ResponseStore {
 
   bool enabled() const { return limits_.max_bytes > 0; }
 
-  // Replaces one of the same id. The oldest of the key make room, then the oldest of all.
+  // Replaces one of the same id. Where a key has too many, its oldest makes room; where memory is short, the
+  // oldest of the key that holds most: nobody's are pushed out by one who stores more than they do.
   void add(const std::string& key, std::shared_ptr<const StoredResponse> response);
   // nullptr: it is not there, or not this key's.
   std::shared_ptr<const StoredResponse> find(const std::string& key, std::string_view id);
@@ -63,8 +64,15 @@ class ResponseStore {
   };
   using Entries = std::list<Entry>;  // oldest first
 
+  struct Held {
+    int responses = 0;
+    int64_t bytes = 0;
+  };
+
   void erase(Entries::iterator entry);
   void forget_expired();
+  Entries::iterator oldest_of(const std::string& key);
+  const std::string& greediest() const;
   Entries::iterator locate(const std::string& key, std::string_view id);
 
   const StoreLimits limits_;
@@ -72,7 +80,7 @@ class ResponseStore {
   std::mutex mutex_;
   Entries entries_;
   std::map<std::string, Entries::iterator, std::less<>> by_id_;
-  std::map<std::string, int> counts_;  // of each key
+  std::map<std::string, Held> held_;  // by each key
   int64_t bytes_ = 0;
 };
 

@@ -45,7 +45,16 @@ TEST(ResponseStore, MemoryIsBounded) {
   }
   store.add("a", response("huge", 20'000));
   EXPECT_FALSE(store.find("a", "huge"));
-  EXPECT_LE(store.bytes(), 10'000);
+  EXPECT_TRUE(store.find("a", "resp_49")) << "nobody makes room for what cannot be stored";
+}
+
+TEST(ResponseStore, WhoStoresMostMakesRoom) {
+  ResponseStore store({.max_bytes = 10'000});
+  store.add("b", response("other", 1000));
+  for (int i = 0; i < 50; ++i) store.add("a", response(strf("resp_{}", i), 1000));
+  EXPECT_TRUE(store.find("b", "other")) << "it is the oldest of all, and its key holds little";
+  EXPECT_FALSE(store.find("a", "resp_0"));
+  EXPECT_TRUE(store.find("a", "resp_49"));
 }
 
 TEST(ResponseStore, ResponsesAreForgotten) {
