@@ -9,6 +9,7 @@
 #include "base/text/base64.h"
 #include "server/api/unique.h"
 #include "server/fields/field.h"
+#include "server/responses/tools.h"
 
 namespace sparrow::responses {
 namespace {
@@ -18,10 +19,17 @@ constexpr std::array<std::string_view, 6> kMessageFields = {"type", "role",   "c
                                                             "id",   "status", "phase"};
 constexpr std::array<std::string_view, 9> kCallFields = {"type",   "id",     "call_id",   "name", "arguments",
                                                          "status", "caller", "namespace", "async"};
-constexpr std::array<std::string_view, 6> kOutputFields = {"type",   "id",     "call_id",
-                                                           "output", "status", "caller"};
+constexpr std::array<std::string_view, 8> kCustomFields = {"type",  "id",     "call_id", "name",
+                                                           "input", "status", "caller",  "namespace"};
+constexpr std::array<std::string_view, 8> kOutputFields = {"type",   "id",     "call_id", "output",
+                                                           "status", "caller", "name",    "namespace"};
 constexpr std::array<std::string_view, 6> kReasoningFields = {"type",    "id",     "summary",
                                                               "content", "status", "encrypted_content"};
+
+// Traces of tools that another provider ran: what came of them is in its answers.
+constexpr std::array<std::string_view, 5> kTraces = {"web_search_call", "file_search_call",
+                                                     "code_interpreter_call", "image_generation_call",
+                                                     "mcp_list_tools"};
 
 constexpr std::string_view kPacked = "sparrow:";
 
@@ -65,7 +73,10 @@ void write_text_part(JsonWriter& json, std::string_view type, std::string_view t
 std::string stored_form(const Json& item, const std::string& suffix) {
   const auto type = item.find("type"), id = item.find("id"), role = item.find("role");
   const std::string_view kind = type ? type->string_view() : "message";
-  const std::string_view prefix = kind == "message" ? "msg" : kind == "reasoning" ? "rs" : "fc";
+  const std::string_view prefix = kind == "message"                      ? "msg"
+                                  : kind == "reasoning"                  ? "rs"
+                                  : kind.starts_with("custom_tool_call") ? "ctc"
+                                                                         : "fc";
   JsonWriter json;
   json.begin_object().key("id").string(id ? std::string(id->string_view()) : strf("{}_{}", prefix, suffix));
   json.key("type").string(kind);
@@ -118,6 +129,11 @@ Status ItemReader::add_input(const Json& input) {
   }
   if (!input.is_array()) return input.error("must be a string or a list of items");
   for (size_t i = 0; i < input.size(); ++i) {
+    const auto type = input.element(i).find("type");
+    if (type && type->string_view() == "item_reference") {
+      SPARROW_TRY(add_reference(input.element(i)));
+      continue;
+    }
     SPARROW_TRY(add_item(input.element(i)));
     items_.push_back(
         std::make_shared<const std::string>(stored_form(input.element(i), strf("{}_in{}", unique, i))));
@@ -139,10 +155,33 @@ Status ItemReader::add_item(const Json& item) {
   const auto type = item.find("type");
   const std::string_view kind = type ? type->string_view() : "message";
   if (kind == "message") return add_message(item);
-  if (kind == "function_call") return add_call(item);
-  if (kind == "function_call_output") return add_output(item);
+  if (kind == "function_call" || kind == "custom_tool_call")
+    return add_call(item, kind == "custom_tool_call");
+  if (kind == "function_call_output" || kind == "custom_tool_call_output") return add_output(item);
   if (kind == "reasoning") return add_reasoning(item);
-  return type->error("must be message, function_call, function_call_output or reasoning");
+  if (std::ranges::find(kTraces, kind) != kTraces.end()) return Ok{};
+  return type->error(
+      "must be message, function_call, function_call_output, custom_tool_call, custom_tool_call_output, "
+      "reasoning or item_reference");
+}
+
+// An item's id has its response's in it: msg_X_0 is an item of resp_X.
+Status ItemReader::add_reference(const Json& item) {
+  static constexpr std::array<std::string_view, 2> kFields = {"type", "id"};
+  SPARROW_TRY(check_members(item, kFields, "an item_reference"));
+  const Json name = SPARROW_TRY(item.at("id"));
+  const std::string id = SPARROW_TRY(name.as_string());
+  if (!asker_.store || !asker_.store->enabled())
+    return name.error("is not supported: this server stores no responses (--response-memory 0)");
+  const size_t begin = id.find('_') + 1, end = id.rfind('_');
+  if (begin > 0 && begin < end)
+    if (const auto response =
+            asker_.store->find(std::string(asker_.tenant), strf("resp_{}", id.substr(begin, end - begin))))
+      for (const auto& stored : response->output) {
+        const JsonDocument document = SPARROW_TRY(JsonDocument::parse(*stored, "a stored item"));
+        if (document.root().find("id")->string_view() == id) return add_stored({stored});
+      }
+  return name.error("must be the id of an item that is stored");
 }
 
 ChatMessage& ItemReader::new_message(std::string_view role, const Json& item, std::string content_origin) {
@@ -197,12 +236,18 @@ Status ItemReader::add_parts(const Json& content, ChatMessage& message) {
   return Ok{};
 }
 
-Status ItemReader::add_call(const Json& item) {
-  SPARROW_TRY(check_members(item, kCallFields, "a function call"));
+Status ItemReader::add_call(const Json& item, bool is_custom) {
+  if (is_custom) {
+    SPARROW_TRY(check_members(item, kCustomFields, "a custom tool's call"));
+  } else {
+    SPARROW_TRY(check_members(item, kCallFields, "a function call"));
+  }
   ChatCall call;
   call.id = SPARROW_TRY(SPARROW_TRY(item.at("call_id")).as_string());
-  call.name = SPARROW_TRY(SPARROW_TRY(item.at("name")).as_string());
-  call.arguments = SPARROW_TRY(SPARROW_TRY(item.at("arguments")).as_string());
+  call.name = name_in_chat(SPARROW_TRY(item.string_or("namespace", "")),
+                           SPARROW_TRY(SPARROW_TRY(item.at("name")).as_string()));
+  call.arguments = SPARROW_TRY(SPARROW_TRY(item.at(is_custom ? "input" : "arguments")).as_string());
+  if (is_custom) call.arguments = custom_arguments(call.arguments);
   answer_of(item).calls.push_back(std::move(call));
   return Ok{};
 }

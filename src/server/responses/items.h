@@ -8,6 +8,7 @@
 #include "base/json/json.h"
 #include "base/result.h"
 #include "server/api/chat_body.h"
+#include "server/openai/prepare.h"
 #include "server/responses/store.h"
 
 namespace sparrow::responses {
@@ -20,6 +21,9 @@ std::string packed_thought(std::string_view text);
 // message.
 class ItemReader {
  public:
+  // Items that are only named are looked up where those of `asker` are stored.
+  explicit ItemReader(const openai::Asker& asker) : asker_(asker) {}
+
   // A string, or a list of items.
   Status add_input(const Json& input);
   // Items of earlier responses, which were read before.
@@ -32,13 +36,15 @@ class ItemReader {
  private:
   Status add_item(const Json& item);
   Status add_message(const Json& item);
-  Status add_call(const Json& item);
+  Status add_reference(const Json& item);
+  Status add_call(const Json& item, bool is_custom);
   Status add_output(const Json& item);
   Status add_reasoning(const Json& item);
   ChatMessage& new_message(std::string_view role, const Json& item, std::string content_origin);
   ChatMessage& answer_of(const Json& item);
   Status add_parts(const Json& content, ChatMessage& message);
 
+  const openai::Asker& asker_;
   std::vector<ChatMessage> messages_;
   StoredItems items_;
 };

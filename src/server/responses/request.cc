@@ -8,6 +8,7 @@
 #include "server/openai/chat_request.h"
 #include "server/responses/items.h"
 #include "server/responses/responses.h"
+#include "server/responses/tools.h"
 
 namespace sparrow::responses {
 namespace {
@@ -90,7 +91,8 @@ Status check_neutral(const Json& body) {
       tier && std::find(kTiers.begin(), kTiers.end(), tier->string_view()) == kTiers.end())
     return tier->error("must be auto, default, flex or priority, which are all the same here");
   if (const auto options = body.find("stream_options")) {
-    static constexpr std::array<std::string_view, 1> kOptions = {"include_obfuscation"};
+    static constexpr std::array<std::string_view, 2> kOptions = {"include_obfuscation",
+                                                                 "reasoning_summary_delivery"};
     SPARROW_TRY(check_members(*options, kOptions, "stream_options"));
     SPARROW_TRY(options->bool_or("include_obfuscation", false));
   }
@@ -112,67 +114,6 @@ Result<bool> wants_packed_thoughts(const Json& body) {
     packed |= value == "reasoning.encrypted_content";
   }
   return packed;
-}
-
-// {"type": "function", "name": ...} -> {"type": "function", "function": {"name": ...}}
-Status translate_tools(const Json& tools, ChatBody& chat) {
-  static constexpr std::array<std::string_view, 9> kFields = {
-      "type",          "name",          "description",     "parameters",   "strict",
-      "defer_loading", "cache_control", "allowed_callers", "output_schema"};
-  SPARROW_TRY(tools.expect_array());
-  JsonWriter& json = chat.member("tools", tools.path()).begin_array();
-  for (size_t i = 0; i < tools.size(); ++i) {
-    const Json tool = tools.element(i);
-    SPARROW_TRY(tool.expect_object());
-    const Json type = SPARROW_TRY(tool.at("type"));
-    if (type.string_view() != "function")
-      return type.error("must be function: this server has no tools of its own");
-    SPARROW_TRY(check_members(tool, kFields, "a function"));
-    json.begin_object().key("type").string("function").key("function").begin_object();
-    for (const char* name : {"name", "description", "parameters", "strict"})
-      if (const auto member = tool.find(name)) write_json(*member, json.key(name));
-    json.end_object().end_object();
-    chat.name(strf("tools[{}].function", i), tool.path());
-  }
-  json.end_array();
-  return Ok{};
-}
-
-void write_named_tool(JsonWriter& json, std::string_view name) {
-  json.begin_object().key("type").string("function").key("function").begin_object();
-  json.key("name").string(name).end_object().end_object();
-}
-
-Status translate_tool_choice(const Json& choice, ChatBody& chat) {
-  if (!choice.is_object()) {
-    write_json(choice, chat.member("tool_choice", choice.path()));
-    return Ok{};
-  }
-  const Json type = SPARROW_TRY(choice.at("type"));
-  if (type.string_view() == "function") {
-    static constexpr std::array<std::string_view, 2> kFields = {"type", "name"};
-    SPARROW_TRY(check_members(choice, kFields, "tool_choice"));
-    const Json name = SPARROW_TRY(choice.at("name"));
-    write_named_tool(chat.member("tool_choice", choice.path()), SPARROW_TRY(name.as_string()));
-    chat.name("tool_choice.function", choice.path());
-    return Ok{};
-  }
-  if (type.string_view() != "allowed_tools") return type.error("must be function or allowed_tools");
-  static constexpr std::array<std::string_view, 3> kFields = {"type", "mode", "tools"};
-  SPARROW_TRY(check_members(choice, kFields, "tool_choice"));
-  const Json tools = SPARROW_TRY(choice.at("tools"));
-  SPARROW_TRY(tools.expect_array());
-  JsonWriter& json = chat.member("tool_choice", choice.path()).begin_object();
-  json.key("type").string("allowed_tools").key("allowed_tools").begin_object();
-  chat.name("tool_choice.allowed_tools", choice.path());
-  write_json(SPARROW_TRY(choice.at("mode")), json.key("mode"));
-  json.key("tools").begin_array();
-  for (size_t i = 0; i < tools.size(); ++i) {
-    write_named_tool(json, SPARROW_TRY(SPARROW_TRY(tools.element(i).at("name")).as_string()));
-    chat.name(strf("tool_choice.allowed_tools.tools[{}].function", i), tools.element(i).path());
-  }
-  json.end_array().end_object().end_object();
-  return Ok{};
 }
 
 Status translate_reasoning(const Json& reasoning, ChatBody& chat) {
@@ -239,12 +180,13 @@ Status translate_messages(const Json& body, const openai::Asker& asker, ItemRead
   return Ok{};
 }
 
-Status translate(const Json& body, const openai::Asker& asker, ItemReader& items, ChatBody& chat) {
+Status translate(const Json& body, const openai::Asker& asker, ItemReader& items, ToolTable& tools,
+                 ChatBody& chat) {
   SPARROW_TRY(chat.copy_rest(body, kOwnFields, kOtherNames));
   SPARROW_TRY(check_refused(body));
   SPARROW_TRY(check_neutral(body));
   SPARROW_TRY(translate_messages(body, asker, items, chat));
-  if (const auto tools = body.find("tools")) SPARROW_TRY(translate_tools(*tools, chat));
+  if (const auto list = body.find("tools")) SPARROW_TRY(tools.translate(*list, chat));
   if (const auto choice = body.find("tool_choice")) SPARROW_TRY(translate_tool_choice(*choice, chat));
   if (const auto reasoning = body.find("reasoning")) SPARROW_TRY(translate_reasoning(*reasoning, chat));
   if (const auto text = body.find("text")) SPARROW_TRY(translate_format(*text, chat));
@@ -313,8 +255,9 @@ Status read(JsonDocument body, const openai::Asker& asker, openai::Prepared& pre
   const Json root = body.root();
   SPARROW_TRY(root.expect_object());
   ChatBody chat;
-  ItemReader items;
-  SPARROW_TRY(translate(root, asker, items, chat));
+  ItemReader items(asker);
+  ToolTable tools;
+  SPARROW_TRY(translate(root, asker, items, tools, chat));
   const bool stores = SPARROW_TRY(is_stored(root, asker));
   SPARROW_TRY(check_background(root, stores, prepared));
   const bool packs_thoughts = SPARROW_TRY(wants_packed_thoughts(root));
@@ -324,7 +267,9 @@ Status read(JsonDocument body, const openai::Asker& asker, openai::Prepared& pre
     return chat.translated(status.error());
   for (MediaSource& source : prepared.media)
     for (std::string& field : source.fields) field = chat.origin_of(field);
-  ResponseOptions options{.echoes = echoes_of(root, prepared), .packs_thoughts = packs_thoughts};
+  if (tools.has_left_out() && !prepared.warning) prepared.warning = "hosted-tools-left-out";
+  ResponseOptions options{
+      .echoes = echoes_of(root, prepared), .packs_thoughts = packs_thoughts, .tools = std::move(tools)};
   options.echoes.emplace_back("store", stores ? "true" : "false");
   if (stores) {
     options.store = asker.store;

@@ -11,6 +11,7 @@
 #include "server/api/writer.h"
 #include "server/openai/prepare.h"
 #include "server/responses/store.h"
+#include "server/responses/tools.h"
 
 namespace sparrow::responses {
 
@@ -20,6 +21,7 @@ extern const openai::Api kResponsesApi, kCountApi;
 struct ResponseOptions {
   std::vector<std::pair<std::string, std::string>> echoes;  // member -> JSON, in their order
   bool packs_thoughts = false;                              // reasoning items carry encrypted_content
+  ToolTable tools = {};                                     // how its client knows them
   // Where it is stored, for whom, and what it was made of.
   ResponseStore* store = nullptr;  // null: nowhere
   std::string key = {};

@@ -7,6 +7,7 @@
 #include "base/strf.h"
 #include "server/responses/items.h"
 #include "server/responses/responses.h"
+#include "server/responses/tools.h"
 
 namespace sparrow::responses {
 namespace {
@@ -16,10 +17,13 @@ using Kind = OutputDelta::Kind;
 // One item of the output.
 struct Item {
   Kind kind;
-  int call = -1;     // the parser's number of a tool call
-  std::string name;  // of a tool call
-  std::string text;  // or arguments
+  int call = -1;         // the parser's number of a tool call
+  ToolTable::Tool tool;  // that is called
+  std::string text;      // or arguments
   bool is_whole = false;
+
+  // The input of a custom tool is told as a whole: it is a text in the arguments.
+  bool is_custom_call() const { return kind == Kind::kToolCall && tool.is_custom; }
 };
 
 // The last item goes on where a delta is of the same kind and, of calls, has the same number.
@@ -65,6 +69,7 @@ class Writer final : public AnswerWriter {
   void append_text_event(std::string& out, std::string_view type, const AnswerHead& head,
                          std::string_view member, std::string_view text);
   void begin(std::string& out, const AnswerHead& head);
+  void add_item(const OutputDelta& delta);
   void open_item(std::string& out, const AnswerHead& head, const OutputDelta& delta);
   void close_item(std::string& out, const AnswerHead& head);
   void end_items(std::string_view finish_reason);
@@ -83,11 +88,12 @@ class Writer final : public AnswerWriter {
 };
 
 std::string Writer::item_id(const AnswerHead& head, size_t index) const {
-  const Kind kind = items_[index].kind;
+  const Item& item = items_[index];
   return strf("{}_{}_{}",
-              kind == Kind::kReasoning ? "rs"
-              : kind == Kind::kContent ? "msg"
-                                       : "fc",
+              item.kind == Kind::kReasoning ? "rs"
+              : item.kind == Kind::kContent ? "msg"
+              : item.tool.is_custom         ? "ctc"
+                                            : "fc",
               head.unique, index);
 }
 
@@ -124,11 +130,15 @@ void Writer::write_item(JsonWriter& json, const AnswerHead& head, size_t index, 
       content();
       break;
     case Kind::kToolCall:
-      json.key("type")
-          .string("function_call")
-          .key("call_id")
-          .string(strf("call_{}_0_{}", head.unique, item.call));
-      json.key("name").string(item.name).key("arguments").string(is_open ? "" : item.text);
+      json.key("type").string(item.tool.is_custom ? "custom_tool_call" : "function_call");
+      json.key("call_id").string(strf("call_{}_0_{}", head.unique, item.call));
+      json.key("name").string(item.tool.name);
+      if (!item.tool.space.empty()) json.key("namespace").string(item.tool.space);
+      if (item.tool.is_custom) {
+        json.key("input").string(is_open ? "" : custom_input(item.text));
+      } else {
+        json.key("arguments").string(is_open ? "" : item.text);
+      }
       break;
   }
   json.key("status").string(status_of(item, is_open)).end_object();
@@ -196,7 +206,7 @@ void Writer::append_text_event(std::string& out, std::string_view type, const An
   append_item_event(out, type, head, [&](JsonWriter& json) {
     if (kind != Kind::kToolCall) json.key("content_index").integer(0);
     if (kind == Kind::kContent) json.key("logprobs").begin_array().end_array();
-    if (kind == Kind::kToolCall && member == "arguments") json.key("name").string(items_.back().name);
+    if (member == "arguments") json.key("name").string(items_.back().tool.name);
     json.key(member).string(text);
   });
 }
@@ -207,8 +217,13 @@ void Writer::begin(std::string& out, const AnswerHead& head) {
     append_event(out, type, [&](JsonWriter& json) { write_response(json.key("response"), head, {}); });
 }
 
+void Writer::add_item(const OutputDelta& delta) {
+  items_.push_back(
+      {.kind = delta.kind, .call = delta.call, .tool = options_.tools.find(delta.name), .text = ""});
+}
+
 void Writer::open_item(std::string& out, const AnswerHead& head, const OutputDelta& delta) {
-  items_.push_back({.kind = delta.kind, .call = delta.call, .name = delta.name, .text = ""});
+  add_item(delta);
   is_open_ = true;
   const size_t index = items_.size() - 1;
   append_event(out, "response.output_item.added", [&](JsonWriter& json) {
@@ -224,7 +239,11 @@ void Writer::open_item(std::string& out, const AnswerHead& head, const OutputDel
 void Writer::close_item(std::string& out, const AnswerHead& head) {
   if (!std::exchange(is_open_, false)) return;
   const Item& item = items_.back();
-  if (item.kind == Kind::kToolCall) {
+  if (item.is_custom_call()) {
+    const std::string input = custom_input(item.text);
+    append_text_event(out, "response.custom_tool_call_input.delta", head, "delta", input);
+    append_text_event(out, "response.custom_tool_call_input.done", head, "input", input);
+  } else if (item.kind == Kind::kToolCall) {
     append_text_event(out, "response.function_call_arguments.done", head, "arguments", item.text);
   } else {
     append_text_event(
@@ -256,7 +275,7 @@ void Writer::append_part(std::string& out, const AnswerHead& head, const StreamP
     }
     Item& item = items_.back();
     item.text += delta.text;
-    if (delta.text.empty()) continue;
+    if (delta.text.empty() || item.is_custom_call()) continue;
     append_text_event(out,
                       item.kind == Kind::kReasoning  ? "response.reasoning_text.delta"
                       : item.kind == Kind::kToolCall ? "response.function_call_arguments.delta"
@@ -323,7 +342,7 @@ JsonPieces Writer::whole(const AnswerHead& head, std::span<const Choice> choices
   for (const OutputDelta& delta : choices[0].deltas) {
     if (items_.empty() || !goes_on(items_.back(), delta)) {
       if (!items_.empty()) items_.back().is_whole = true;
-      items_.push_back({.kind = delta.kind, .call = delta.call, .name = delta.name, .text = ""});
+      add_item(delta);
     }
     items_.back().text += delta.text;
   }

@@ -76,6 +76,11 @@ class Reader {
       take("response.function_call_arguments.done");
       EXPECT_EQ(text_of(data().at("item").value(), "arguments"), text);
       EXPECT_EQ(text_of(data().at("item").value(), "call_id"), text_of(item, "call_id"));
+    } else if (kind == "custom_tool_call") {
+      text = take_deltas("response.custom_tool_call_input.delta", index, id);
+      EXPECT_EQ(text_of(data(), "input"), text);
+      take("response.custom_tool_call_input.done");
+      EXPECT_EQ(text_of(data().at("item").value(), "input"), text);
     } else {
       const std::string part = kind == "reasoning" ? "response.reasoning_text" : "response.output_text";
       take("response.content_part.added");
@@ -133,6 +138,25 @@ TEST_F(ResponsesAnswers, ThoughtsTextAndCallsAreItems) {
   EXPECT_THAT(json, HasSubstr(R"("name":"f","arguments":"{\"n\":\"3\",\"m\":\"3x\"}","status":"completed")"));
   EXPECT_THAT(json, HasSubstr(R"("input_tokens_details":{"cached_tokens":3)"));
   EXPECT_THAT(json, HasSubstr(R"("tools":[{"type":"function","name":"f"},)"));
+}
+
+TEST_F(ResponsesAnswers, ToolsAreCalledAsTheirClientKnowsThem) {
+  const std::string body =
+      R"("input":"hi","tools":[{"type":"custom","name":"c"},{"type":"namespace","name":"s","tools":[)"
+      R"({"type":"function","name":"g"},{"type":"custom","name":"d"}]}])";
+  const std::string ns = "]<]minimax[>[";
+  const auto custom = [&ns](const char* name) {
+    return strf("{0}<invoke name=\"{1}\">{0}<input>the \"fox\"\n{0}</input>{0}</invoke>\n", ns, name);
+  };
+  const SaidCase said{"", test::call_block(custom("c") + test::invoke("s__g", "3") + custom("s__d"))};
+  const std::string json = whole(kResponsesApi, body, said);
+  EXPECT_THAT(json, HasSubstr(R"("name":"c","input":"the \"fox\"\n","status":"completed")"));
+  EXPECT_THAT(json, HasSubstr(R"("name":"g","namespace":"s","arguments":"{\"n\":\"3\",\"m\":\"3x\"}")"));
+  EXPECT_THAT(json, HasSubstr(R"("name":"d","namespace":"s","input":"the \"fox\"\n")"));
+  for (const size_t size : {1, 3, 11, 1000}) {
+    const std::string streamed = Reader(stream(kResponsesApi, body, said, [size] { return size; })).read();
+    EXPECT_EQ(test::without_ids(without_time(streamed)), test::without_ids(without_time(json)));
+  }
 }
 
 TEST_F(ResponsesAnswers, NoRoomForMoreIsIncomplete) {

@@ -51,6 +51,37 @@ const SameChat kSame[] = {
          R"(,{"type":"function_call_output","call_id":"c1","output":[{"type":"input_text","text":"four"}]}])",
      R"("messages":[{"role":"user","content":"hi"},)" + kCall +
          R"(,{"role":"tool","tool_call_id":"c1","content":"four"}])"},
+    {"ToolsOfANamespace",
+     R"("input":"hi","tools":[{"type":"namespace","name":"s","description":"All.","tools":[{"type":"function",)"
+     R"("name":"f","description":"One.","parameters":{"type":"object"}},{"type":"function","name":"g"}]}])",
+     R"("messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"s__f",)"
+     R"("description":"All.\n\nOne.","parameters":{"type":"object"}}},{"type":"function","function":{"name":"s__g"}}])"},
+    {"CustomTools",
+     R"("input":"hi","tools":[{"type":"custom","name":"c","description":"Does.","format":{"type":"text"}},)"
+     R"({"type":"custom","name":"l","format":{"type":"grammar","syntax":"lark","definition":"start: A"}},)"
+     R"({"type":"custom","name":"r","format":{"type":"grammar","syntax":"regex","definition":"a|b"}}])",
+     R"("messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"c",)"
+     R"("description":"Does.","parameters":{"type":"object","properties":{"input":{"type":"string"}},"required":["input"],)"
+     R"("additionalProperties":false},"strict":true}},{"type":"function","function":{"name":"l","description":)"
+     R"("The input follows this grammar (Lark):\nstart: A","parameters":{"type":"object","properties":{"input":)"
+     R"({"type":"string"}},"required":["input"],"additionalProperties":false},"strict":true}},{"type":"function","function":)"
+     R"({"name":"r","parameters":{"type":"object","properties":{"input":{"type":"string","pattern":"^(?:a|b)$"}},)"
+     R"("required":["input"],"additionalProperties":false},"strict":true}}])"},
+    {"HostedToolsAreLeftOut",
+     R"("input":"hi","tools":[{"type":"web_search","external_web_access":false},{"type":"function","name":"f"},)"
+     R"({"type":"image_generation"}],"tool_choice":{"type":"allowed_tools","mode":"auto","tools":[)"
+     R"({"type":"web_search"},{"type":"function","name":"f"}]})",
+     R"("messages":[{"role":"user","content":"hi"}],"tools":[{"type":"function","function":{"name":"f"}}])"},
+    {"CallsOfEveryKind",
+     R"("input":[{"role":"user","content":"hi"},{"type":"web_search_call","id":"ws_1","status":"completed"},)"
+     R"({"type":"function_call","call_id":"c1","name":"g","namespace":"s","arguments":"{}"},)"
+     R"({"type":"custom_tool_call","call_id":"c2","name":"c","input":"a \"b\"\n"},)"
+     R"({"type":"function_call_output","call_id":"c1","name":"g","namespace":"s","output":"one"},)"
+     R"({"type":"custom_tool_call_output","call_id":"c2","output":"two"}])",
+     R"("messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null,"tool_calls":[)"
+     R"({"id":"c1","type":"function","function":{"name":"s__g","arguments":"{}"}},)"
+     R"({"id":"c2","type":"function","function":{"name":"c","arguments":"{\"input\":\"a \\\"b\\\"\\n\"}"}}]},)"
+     R"({"role":"tool","tool_call_id":"c1","content":"one"},{"role":"tool","tool_call_id":"c2","content":"two"}])"},
     {"EffortNone", R"("input":"hi","reasoning":{"effort":"none","summary":"auto"})",
      R"("messages":[{"role":"user","content":"hi"}],"reasoning_effort":"none")"},
     {"TemplateOptions", R"("input":"hi","chat_template_kwargs":{"thinking_mode":"enabled"})",
@@ -77,7 +108,9 @@ const Bad kBad[] = {
     {"NoInput", R"("model":"m3")", "input", "missing"},
     {"NumberAsInput", R"("input":5)", "input", "must be a string or a list of items, got 5"},
     {"NoItems", R"("input":[])", "input", "at least one item"},
-    {"UnknownItem", R"("input":[{"type":"web_search_call"}])", "input[0].type", "\"web_search_call\""},
+    {"UnknownItem", R"("input":[{"type":"computer_call"}])", "input[0].type", "\"computer_call\""},
+    {"ReferenceWithoutAStore", R"("input":[{"type":"item_reference","id":"msg_1_0"}])", "input[0].id",
+     "stores no responses"},
     {"UnknownRole", R"("input":[{"role":"robot","content":"x"}])", "input[0].role", "\"robot\""},
     {"FieldOfAnItem", R"("input":[{"role":"user","content":"x","foo":1}])", "input[0].foo", "not a field"},
     {"Part", R"("input":[{"role":"user","content":[{"type":"input_audio"}]}])", "input[0].content[0].type",
@@ -95,7 +128,19 @@ const Bad kBad[] = {
      "maximum context length"},
     {"Temperature", R"("input":"x","temperature":9)", "temperature", "got 9"},
     {"Unknown", R"("input":"x","foo":1)", "foo", "is not a field of this request"},
-    {"HostedTool", R"("input":"x","tools":[{"type":"web_search"}])", "tools[0].type", "no tools of its own"},
+    {"UnknownTool", R"("input":"x","tools":[{"type":"teleport"}])", "tools[0].type", "no tools of its own"},
+    {"HostedToolInANamespace",
+     R"("input":"x","tools":[{"type":"namespace","name":"s","tools":[{"type":"web_search"}]}])",
+     "tools[0].tools[0].type", "must be function or custom"},
+    {"ParametersInANamespace",
+     R"("input":"x","tools":[{"type":"web_search"},{"type":"namespace","name":"s","tools":[)"
+     R"({"type":"function","name":"f","parameters":3}]}])",
+     "tools[1].tools[0].parameters", "tools[1].tools[0].parameters must be an object"},
+    {"GrammarOfACustomTool",
+     R"("input":"x","tools":[{"type":"custom","name":"c","format":{"type":"grammar","syntax":"bnf","definition":""}}])",
+     "tools[0].format.syntax", "must be lark or regex"},
+    {"ForcedHostedTool", R"("input":"x","tools":[{"type":"web_search"}],"tool_choice":{"type":"web_search"})",
+     "tool_choice.type", "must be function, custom"},
     {"NamelessTool", R"("input":"x","tools":[{"type":"function"}])", "tools[0].name", "missing"},
     {"ToolParameters", R"("input":"x","tools":[{"type":"function","name":"f","parameters":3}])",
      "tools[0].parameters", "tools[0].parameters must be an object"},

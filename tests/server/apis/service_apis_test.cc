@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "base/strf.h"
+#include "server/api/chat_body.h"
 #include "support/server/api_answers.h"
 #include "support/server/service_fixture.h"
 
@@ -160,6 +161,31 @@ TEST_F(ServiceApis, AResponseMayGoOnFromAnother) {
   EXPECT_THAT(items.body, HasSubstr(R"("has_more":true)"));
   EXPECT_THAT(items.body, HasSubstr(R"("role":"assistant")"));
   EXPECT_EQ(ask(response_request(R"(,"previous_response_id":"resp_x")")).status, 400);
+}
+
+TEST_F(ServiceApis, AnItemMayBeNamedInsteadOfSent) {
+  start();
+  const auto asked = [&](const std::string& item) {
+    return ask(
+        json_post("/v1/responses",
+                  strf(R"({{"input":[{{"role":"user","content":"a"}},{},{{"role":"user","content":"b"}}],)"
+                       R"("max_output_tokens":2,"temperature":0}})",
+                       item)));
+  };
+  const RawResponse first = ask(response_request());
+  const auto document = JsonDocument::parse(first.body, "a response");
+  const Json item = document.value().root().at("output").value().element(0);
+  const RawResponse sent = asked(json_text(item));
+  const RawResponse named =
+      asked(strf(R"({{"type":"item_reference","id":"{}"}})", item.at("id").value().string_view()));
+  ASSERT_EQ(named.status, 200) << named.body;
+  const auto input_tokens = [](const RawResponse& response) {
+    const auto body = JsonDocument::parse(response.body, "a response");
+    return body.value().root().at("usage").value().at("input_tokens").value().as_int(0, 1000).value();
+  };
+  EXPECT_EQ(input_tokens(named), input_tokens(sent));
+  for (const char* id : {"msg_x_0", "msg", "", "_", "msg__0"})
+    EXPECT_EQ(asked(strf(R"({{"type":"item_reference","id":"{}"}})", id)).status, 400) << id;
 }
 
 TEST_F(ServiceApis, StoredResponsesAreTheKeysOwn) {
