@@ -314,6 +314,7 @@ Result<Value> to_template_tools(Heap& heap, const Json& tools, std::span<const s
     if (type != "function") return SPARROW_TRY(tool.at("type")).error("must be function");
     const Json function = SPARROW_TRY(tool.at("function"));
     const std::string name = SPARROW_TRY(SPARROW_TRY(function.at("name")).as_string());
+    if (SPARROW_TRY(tool.bool_or("defer_loading", false))) continue;
     if (names.empty() || std::find(names.begin(), names.end(), name) != names.end())
       out.push_back(SPARROW_TRY(jinja::from_json(heap, tool)));
   }

@@ -48,7 +48,8 @@ const TextPart* find_text_part(std::string_view type);  // nullptr: it is none
 // Borrows text from `messages`.
 Result<jinja::Value> to_template_messages(jinja::Heap& heap, const Json& messages);
 
-// The tools as they are, once each is known to be a function with a name; those of these names, or all.
+// The tools as they are, once each is known to be a function with a name; those of these names, or all, but
+// for those with `defer_loading`, which a later message tells of.
 Result<jinja::Value> to_template_tools(jinja::Heap& heap, const Json& tools,
                                        std::span<const std::string> names = {});
 

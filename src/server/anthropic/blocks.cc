@@ -25,6 +25,7 @@ constexpr std::array kKinds = {
     BlockKind{"image", {"source", "cache_control"}, true, false},
     BlockKind{
         "tool_result", {"tool_use_id", "content", "is_error", "cache_control", "toolset_name"}, true, false},
+    BlockKind{"tool_reference", {"tool_name", "cache_control"}, true, false},
     BlockKind{"tool_use", {"id", "name", "input", "cache_control", "caller", "toolset_name"}, false, true},
     BlockKind{"thinking", {"thinking", "signature", "cache_control"}, false, true},
     BlockKind{"redacted_thinking", {"data", "cache_control"}, false, true},
@@ -37,7 +38,7 @@ Result<const BlockKind*> check_block(const Json& block, bool is_user) {
     return it.type == type.string_view() && (is_user ? it.of_user : it.of_assistant);
   });
   if (kind == kKinds.end())
-    return type.error(is_user ? "must be text, image or tool_result in a message of role user"
+    return type.error(is_user ? "must be text, image, tool_result or tool_reference in a message of role user"
                               : "must be text, thinking, redacted_thinking or tool_use in a message of role "
                                 "assistant");
   for (size_t i = 0; i < block.size(); ++i) {
@@ -80,8 +81,27 @@ Status add_part(const Json& block, ChatMessage& message) {
   return Ok{};
 }
 
+// A tool that a search has found: what was left out of the prompt is told here. So a prompt goes on as it
+// began, whatever is found.
+Status add_reference(const Json& block, const Json* tools, ChatMessage& message) {
+  const Json name = SPARROW_TRY(block.at("tool_name"));
+  for (size_t i = 0; tools && i < tools->size(); ++i) {
+    const Json tool = tools->element(i);
+    const auto own_name = tool.find("name"), schema = tool.find("input_schema");
+    if (!own_name || !schema || own_name->string_view() != name.string_view()) continue;
+    JsonWriter json;
+    json.begin_object();
+    for (const char* member : {"name", "description"})
+      if (const auto value = tool.find(member)) write_json(*value, json.key(member));
+    write_json(*schema, json.key("parameters"));
+    message.add_text(json.end_object().take() + "\n");
+    return Ok{};
+  }
+  return name.error("must be the name of one of the tools");
+}
+
 // The model knows of no flag that a result is an error: the words say it.
-Status add_result(const Json& block, std::vector<ChatMessage>& out) {
+Status add_result(const Json& block, const Json* tools, std::vector<ChatMessage>& out) {
   ChatMessage message{.role = "tool", .origin = block.path(), .content_origin = block.path() + ".content"};
   message.call_id = SPARROW_TRY(SPARROW_TRY(block.at("tool_use_id")).as_string());
   if (SPARROW_TRY(block.bool_or("is_error", false))) message.add_text("Error: ");
@@ -95,8 +115,9 @@ Status add_result(const Json& block, std::vector<ChatMessage>& out) {
       const Json part = content->element(i);
       const BlockKind* const kind = SPARROW_TRY(check_block(part, true));
       if (kind->type == "tool_result")
-        return SPARROW_TRY(part.at("type")).error("must be text or image in a tool's result");
-      SPARROW_TRY(add_part(part, message));
+        return SPARROW_TRY(part.at("type")).error("must be text, image or tool_reference in a tool's result");
+      SPARROW_TRY(kind->type == "tool_reference" ? add_reference(part, tools, message)
+                                                 : add_part(part, message));
     }
   }
   out.push_back(std::move(message));
@@ -121,10 +142,12 @@ Status add_call(const Json& block, ChatMessage& message) {
   return Ok{};
 }
 
-Status add_user(const Json& content, ChatMessage message, std::vector<ChatMessage>& out) {
+Status add_user(const Json& content, const Json* tools, ChatMessage message, std::vector<ChatMessage>& out) {
   for (size_t i = 0; i < content.size(); ++i) {
     const Json block = content.element(i);
     const BlockKind* const kind = SPARROW_TRY(check_block(block, true));
+    if (kind->type == "tool_reference")
+      return SPARROW_TRY(block.at("type")).error("must stand in a tool's result");
     if (kind->type != "tool_result") {
       SPARROW_TRY(add_part(block, message));
       continue;
@@ -132,7 +155,7 @@ Status add_user(const Json& content, ChatMessage message, std::vector<ChatMessag
     // What was said before a result stays before it.
     if (!message.parts.empty()) out.push_back(message);
     message.parts.clear(), message.image_origins.clear();
-    SPARROW_TRY(add_result(block, out));
+    SPARROW_TRY(add_result(block, tools, out));
   }
   if (!message.parts.empty() || content.size() == 0) out.push_back(std::move(message));
   return Ok{};
@@ -169,7 +192,7 @@ Result<std::string> system_text(const Json& system) {
   return out;
 }
 
-Status add_message(const Json& message, std::vector<ChatMessage>& out) {
+Status add_message(const Json& message, const Json* tools, std::vector<ChatMessage>& out) {
   SPARROW_TRY(message.expect_object());
   for (size_t i = 0; i < message.size(); ++i)
     if (const std::string_view key = message.key(i);
@@ -188,7 +211,7 @@ Status add_message(const Json& message, std::vector<ChatMessage>& out) {
   } else if (!content.is_array()) {
     return content.error("must be a string or a list of blocks");
   } else {
-    return *known == "user" ? add_user(content, std::move(made), out)
+    return *known == "user" ? add_user(content, tools, std::move(made), out)
                             : add_assistant(content, std::move(made), out);
   }
   out.push_back(std::move(made));

@@ -14,7 +14,7 @@ namespace sparrow::anthropic {
 // The text of a string or of a list of text blocks, with a blank line between two blocks.
 Result<std::string> system_text(const Json& system);
 
-// Appends what a message becomes.
-Status add_message(const Json& message, std::vector<ChatMessage>& out);
+// Appends what a message becomes. Results may refer to `tools` (null: there are none).
+Status add_message(const Json& message, const Json* tools, std::vector<ChatMessage>& out);
 
 }  // namespace sparrow::anthropic

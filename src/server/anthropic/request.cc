@@ -80,7 +80,9 @@ Status translate_tools(const Json& tools, ChatBody& chat) {
       return type->error("must be custom: this server has no tools of its own");
     SPARROW_TRY(check_members(tool, kFields, "a tool"));
     const Json schema = SPARROW_TRY(tool.at("input_schema"));
-    json.begin_object().key("type").string("function").key("function").begin_object();
+    json.begin_object().key("type").string("function");
+    if (const auto defer = tool.find("defer_loading")) write_json(*defer, json.key("defer_loading"));
+    json.key("function").begin_object();
     for (const char* name : {"name", "description", "strict"})
       if (const auto member = tool.find(name)) write_json(*member, json.key(name));
     write_json(schema, json.key("parameters"));
@@ -174,7 +176,9 @@ Status translate_messages(const Json& body, ChatBody& chat) {
   const Json list = SPARROW_TRY(body.at("messages"));
   SPARROW_TRY(list.expect_array());
   if (list.size() == 0) return list.error("must hold at least one message");
-  for (size_t i = 0; i < list.size(); ++i) SPARROW_TRY(add_message(list.element(i), messages));
+  const auto tools = body.find("tools");
+  for (size_t i = 0; i < list.size(); ++i)
+    SPARROW_TRY(add_message(list.element(i), tools ? &*tools : nullptr, messages));
   const ChatMessage& last = messages.back();
   if (last.role == "assistant" && !last.parts.empty() && last.calls.empty())
     chat.member("continue_final_message", last.origin).boolean(true);

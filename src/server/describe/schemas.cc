@@ -29,7 +29,7 @@ constexpr NamedSchema kSchemas[] = {
 "arguments":{"type":["string","object","null"]},"parsed_arguments":{}},
 "additionalProperties":{"type":"null"}}},"additionalProperties":{"type":"null"}})"},
     {"Tool", R"({"type":"object","required":["function"],"properties":{
-"type":{"enum":["function",null]},"cache_control":{},
+"type":{"enum":["function",null]},"cache_control":{},"defer_loading":{"type":["boolean","null"]},
 "function":{"type":"object","required":["name"],"properties":{
 "name":{"type":"string","minLength":1,"maxLength":256},"description":{"type":["string","null"]},
 "parameters":{"type":["object","null"]},"strict":{"type":["boolean","null"]}},

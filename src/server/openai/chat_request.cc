@@ -56,7 +56,9 @@ constexpr std::array<std::string_view, 3> kPartHints = {"cache_control", "signat
 constexpr std::array<std::string_view, 4> kCallFields = {"id", "type", "function", "index"};
 // Clients that parse arguments send their own reading of them along.
 constexpr std::array<std::string_view, 3> kCalledFields = {"name", "arguments", "parsed_arguments"};
-constexpr std::array<std::string_view, 3> kToolFields = {"type", "function", "cache_control"};
+// A tool whose loading is deferred may be called, and is not in the prompt: a result tells of it.
+constexpr std::array<std::string_view, 4> kToolFields = {"type", "function", "cache_control",
+                                                         "defer_loading"};
 constexpr std::array<std::string_view, 4> kFunctionFields = {"name", "description", "parameters", "strict"};
 
 Status check_part(const Json& part) {
@@ -286,6 +288,7 @@ Status check_tools(const Json& tools) {
     // A quote would end the name where the prompt spells it.
     if (text.empty() || text.size() > kMaxToolNameBytes || text.find_first_of("\"<>\n") != std::string::npos)
       return name.error("must be a function's name");
+    SPARROW_TRY(tool.bool_or("defer_loading", false));
     SPARROW_TRY(function.string_or("description", ""));
     SPARROW_TRY(function.bool_or("strict", false));
     if (const auto parameters = function.find("parameters")) SPARROW_TRY(parameters->expect_object());

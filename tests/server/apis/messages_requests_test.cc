@@ -37,6 +37,17 @@ const SameChat kSame[] = {
      R"("messages":[)" +
          kUser + "]",
      R"("messages":[{"role":"system","content":"A\n\nB"},)" + kUser + "]" + kOff},
+    {"DeferredTools",
+     R"("tools":[{"name":"f","input_schema":{"type":"object"}},{"name":"g","description":"d","defer_loading":true,)"
+     R"("input_schema":{"type":"object"}}],"messages":[)" +
+         kUser + "," + kUse +
+         R"(,{"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","content":[)"
+         R"({"type":"tool_reference","tool_name":"g"}]}]}])",
+     R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"messages":[)" +
+         kUser + "," + kCall +
+         R"(,{"role":"tool","tool_call_id":"c1","content":"{\"name\":\"g\",\"description\":\"d\",)"
+         R"(\"parameters\":{\"type\":\"object\"}}\n"}])" +
+         kOff},
     {"ToolsAndResults",
      R"("tools":[{"name":"f","description":"d","input_schema":{"type":"object","properties":{"n":{"type":"integer"}}},)"
      R"("cache_control":{"type":"ephemeral"}}],"messages":[)" +
@@ -95,6 +106,12 @@ const Bad kBad[] = {
     {"FieldOfAMessage", R"("max_tokens":9,"messages":[{"role":"user","content":"x","name":"y"}])",
      "messages[0].name", "not a field"},
     {"Block", BLOCK(R"({"type":"document","source":{}})"), "messages[0].content[0].type", "\"document\""},
+    {"ReferenceToNoTool",
+     BLOCK(
+         R"({"type":"tool_result","tool_use_id":"c","content":[{"type":"tool_reference","tool_name":"g"}]})"),
+     "messages[0].content[0].content[0].tool_name", "one of the tools"},
+    {"ReferenceOutsideAResult", BLOCK(R"({"type":"tool_reference","tool_name":"g"})"),
+     "messages[0].content[0].type", "in a tool's result"},
     {"FieldOfABlock", BLOCK(R"({"type":"text","text":"x","foo":1})"), "messages[0].content[0].foo",
      "text block"},
     {"Image", BLOCK(R"({"type":"image","source":{"type":"url","url":"http://x/y.png"}})"),
