@@ -36,6 +36,9 @@ Status run(const cli::BenchEngineOptions& options) {
 Status run(const cli::BenchStepOptions& options) {
   return cli::run_bench_step(options);
 }
+Status run(const cli::SimulateOptions& options) {
+  return cli::run_simulate(options);
+}
 Status run(const cli::TokenizeOptions& options) {
   return cli::run_tokenize(options);
 }

@@ -18,6 +18,7 @@
 #include "cli/plan/plan.h"
 #include "cli/rank_flags.h"
 #include "cli/serve/serve.h"
+#include "cli/simulate/simulate.h"
 
 namespace sparrow::cli {
 
@@ -110,7 +111,7 @@ int run_as_media_worker();
 
 using Command = std::variant<GenerateOptions, TraceOptions, MakeModelOptions, BenchEngineOptions,
                              TokenizeOptions, DebugTextOptions, ServeOptions, ChatOptions, PlanCommandOptions,
-                             DoctorOptions, BenchStepOptions, QuantizeOptions>;
+                             DoctorOptions, BenchStepOptions, QuantizeOptions, SimulateOptions>;
 
 // What the command line asked for, or the code to exit with: --help and --version have been printed, or a
 // one-line error has been written to stderr.

@@ -11,6 +11,7 @@
 #include "cli/ranks/rank_process.h"
 #include "engine/cpu/cpu_runner.h"
 #include "engine/ranks/rank_group.h"
+#include "engine/sim/sim_runner.h"
 #include "model/ledger.h"
 #include "model/sharding.h"
 #include "ops/gpu_workspace.h"
@@ -100,6 +101,34 @@ Status add_load(EngineOptions& options, const ModelConfig& config, const LoadOpt
   return Ok{};
 }
 
+Status check_simulation(const LoadOptions& options) {
+  if (options.device != "sim") {
+    if (options.cost_model.empty()) return Ok{};
+    return Error{Errc::kInvalidArgument, "--cost-model: only with --device sim"};
+  }
+  if (options.cost_model.empty())
+    return Error{Errc::kInvalidArgument, "--device sim: give --cost-model, which says how long steps take"};
+  if (!(options.sim_output_tokens >= 1))
+    return Error{Errc::kInvalidArgument,
+                 strf("--sim-output-tokens must be at least 1, got {}", options.sim_output_tokens)};
+  SPARROW_TRY(CostModel::read(options.cost_model));
+  return Ok{};
+}
+
+Result<std::unique_ptr<Engine>> simulated_engine(const ModelConfig& config, const EngineOptions& options,
+                                                 const LoadOptions& load) {
+  const SimOptions simulation{.cost = SPARROW_TRY(CostModel::read(load.cost_model)),
+                              .output_tokens = load.sim_output_tokens};
+  auto runner = SPARROW_TRY(SimRunner::create(config, simulation, options.cache_tokens));
+  auto engine = SPARROW_TRY(Engine::create(config, std::move(runner), options));
+  const EngineInfo& info = engine->info();
+  std::fputs(
+      strf("{}: no model runs, answers are random; cache for {} tokens\n", info.device, info.cache_tokens)
+          .c_str(),
+      stderr);
+  return engine;
+}
+
 bool has_weights(const std::filesystem::path& dir) {
   std::error_code ec;
   return std::filesystem::exists(dir / "model.safetensors.index.json", ec) ||
@@ -172,8 +201,11 @@ Status check(const LoadOptions& options) {
           Errc::kUnsupported,
           "--gpu-memory-utilization: there is no GPU in use; the cache of a CPU has a size of its own"};
   }
-  if (options.device != "auto" && options.device != "cpu" && options.device != "cuda")
-    return Error{Errc::kInvalidArgument, strf("--device must be auto, cpu or cuda, got {}", options.device)};
+  if (options.device != "auto" && options.device != "cpu" && options.device != "cuda" &&
+      options.device != "sim")
+    return Error{Errc::kInvalidArgument,
+                 strf("--device must be auto, cpu, cuda or sim, got {}", options.device)};
+  SPARROW_TRY(check_simulation(options));
   if (options.device == "cuda" && !built_with_cuda())
     return Error{Errc::kUnsupported, "--device cuda: this program was built without CUDA"};
   if (options.load_format != "auto" && options.load_format != "dummy")
@@ -202,10 +234,11 @@ Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadO
                                .vision = options.vision,
                                .progress = quiet ? ProgressFn() : bar.callback(),
                                .overrides = options.hf_overrides};
-  // A GPU makes its random weights itself.
-  auto checkpoint = !dummy                                ? Checkpoint::open(dir, from)
-                    : device_of(options) == Device::kCuda ? Checkpoint::without_weights(dir, from)
-                                                          : Checkpoint::random(dir, kDummySeed, from);
+  // A GPU makes its random weights itself, and what is simulated needs none.
+  const bool no_weights = options.device == "sim" || (dummy && !is_cpu);
+  auto checkpoint = no_weights ? Checkpoint::without_weights(dir, from)
+                    : dummy    ? Checkpoint::random(dir, kDummySeed, from)
+                               : Checkpoint::open(dir, from);
   if (!checkpoint.ok()) {
     std::error_code ec;
     const bool only_weights_missing = checkpoint.error().code == Errc::kNotFound && !dummy &&
@@ -247,6 +280,7 @@ Result<std::unique_ptr<SequenceRunner>> start_runner(const ModelConfig& config, 
 
 Result<std::unique_ptr<Engine>> start_engine(const Checkpoint& checkpoint, EngineOptions options,
                                              const LoadOptions& load, RankProcess* ranks) {
+  if (load.device == "sim") return simulated_engine(checkpoint.config(), options, load);
   SPARROW_TRY(add_load(options, checkpoint.config(), load));
   ProgressBar bar("weights to the GPU", ProgressBar::Unit::kBytes);
   options.gpu.progress = bar.callback();

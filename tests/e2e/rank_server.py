@@ -58,10 +58,12 @@ def make_model(sparrow, folder, preset="tiny"):
 class Server:
     """A command that ends in the arguments of `sparrow serve`, here or on one of the Hosts."""
 
-    def __init__(self, folder, command, environment=None, host=None):
+    def __init__(self, folder, command, environment=None, host=None, device="cpu"):
         self.host = host
         self.log_path = pathlib.Path(tempfile.mkstemp(dir=folder, suffix=".log")[1])
-        command = [*command, "--port", "0", "--device", "cpu", "--threads", "1", "--kv-cache-memory", "16M"]
+        command = [*command, "--port", "0", "--device", device]
+        if device == "cpu":
+            command += ["--threads", "1", "--kv-cache-memory", "16M"]
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen(host.command(command) if host else command, stderr=log, start_new_session=True,
                                             env=dict(os.environ, **(environment or {})))

@@ -347,6 +347,8 @@ std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   const CLI::App* bench_engine_command = add_bench_engine(app, bench_engine);
   BenchStepOptions bench_step;
   const CLI::App* bench_step_command = add_bench_step(app, bench_step);
+  SimulateOptions simulate;
+  const CLI::App* simulate_command = add_simulate(app, simulate);
   add_tokenize(app, tokenize);
   DebugTextOptions debug_text;
   const CLI::App* debug_text_command = add_debug_text(app, debug_text);
@@ -376,6 +378,7 @@ std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   if (*make_model_command) return Command(std::move(make_model));
   if (*quantize_command) return Command(std::move(quantize));
   if (*bench_step_command) return Command(std::move(bench_step));
+  if (*simulate_command) return Command(std::move(simulate));
   if (*bench_engine_command) {
     resolve_device(bench_engine.load);
     return Command(std::move(bench_engine));

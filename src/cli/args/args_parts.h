@@ -11,6 +11,7 @@
 #include "cli/plan/plan.h"
 #include "cli/rank_flags.h"
 #include "cli/serve/serve.h"
+#include "cli/simulate/simulate.h"
 
 namespace CLI {
 class App;
@@ -22,6 +23,9 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& options);
 CLI::App* add_chat(CLI::App& app, ChatOptions& options);
 CLI::App* add_plan(CLI::App& app, PlanCommandOptions& options);
 CLI::App* add_doctor(CLI::App& app, DoctorOptions& options);
+CLI::App* add_simulate(CLI::App& app, SimulateOptions& options);
+// What clients ask of a simulated fleet.
+void add_workload(CLI::App* command, WorkloadOptions& options, const char* group);
 // After `bench engine`, whose parent it joins.
 CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& options);
 

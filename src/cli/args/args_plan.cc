@@ -33,8 +33,20 @@ void add_load(CLI::App* command, LoadOptions& o) {
           "prefill; MXFP8 weights on a GPU only)")
       ->type_name("TYPE")
       ->group(group);
-  command->add_option("--device", o.device, "auto (default: a GPU if there is one), cpu or cuda")
+  command
+      ->add_option("--device", o.device,
+                   "auto (default: a GPU if there is one), cpu, cuda, or sim: no model runs,\n"
+                   "steps take the time that --cost-model says, and answers are random")
       ->type_name("DEVICE")
+      ->group(group);
+  command
+      ->add_option("--cost-model", o.cost_model, "With --device sim: how long steps take (see docs/fleet.md)")
+      ->type_name("FILE")
+      ->group(group);
+  command
+      ->add_option("--sim-output-tokens", o.sim_output_tokens,
+                   "With --device sim: tokens of an answer that nothing else ends, on average (default 200)")
+      ->type_name("N")
       ->group(group);
   command
       ->add_option("--isa", o.isa,
@@ -62,6 +74,32 @@ void add_overrides(CLI::App* command, std::string& overrides) {
       ->group("Model");
 }
 
+namespace {
+
+void add_goal(CLI::App* command, PlanCommandOptions& o) {
+  const char* group = "Instances for a workload, by simulation";
+  command
+      ->add_option(
+          "--slo", o.slo,
+          "The goal, such as ttft=2s,itl=50ms: most time to the first token and between two, of 95%\n"
+          "of them (percentile=99: of 99%)")
+      ->type_name("GOAL")
+      ->group(group);
+  command->add_option("--cost-model", o.cost_models, "Layouts to try, see sparrow simulate")
+      ->type_name("FILE...")
+      ->group(group);
+  add_workload(command, o.workload, group);
+  command->add_option("--router", o.router, "As sparrow simulate has them (default prefix)")
+      ->type_name("NAME")
+      ->group(group);
+  command->add_option("--max-gpus", o.max_gpus, "Give up beyond so many (default 1024)")
+      ->check(CLI::Range(1, 1 << 20))
+      ->type_name("N")
+      ->group(group);
+}
+
+}  // namespace
+
 CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
   CLI::App* command = app.add_subcommand("plan", "Show how much memory a model needs, and what fits");
   const auto number = [&](const char* flag, auto& value, const char* help) {
@@ -69,8 +107,7 @@ CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
   };
   command
       ->add_option("model,--model", o.model,
-                   "Folder, config.json, or m3, m3-mxfp8, m3-mxfp4, m3-layer, small, tiny")
-      ->required()
+                   "Folder, config.json, or m3, m3-mxfp8, m3-mxfp4, m3-layer, small, tiny; not with --slo")
       ->type_name("MODEL");
   add_grid(command, o.grid);
   command->add_option("--gpus", o.gpus, "So many GPUs, as is fastest for one request, instead of sizes")
@@ -104,11 +141,13 @@ CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
       ->type_name("SIZE");
   add_overrides(command, o.hf_overrides);
   command->add_flag("--json", o.json, "Print one line of JSON instead of a table");
+  add_goal(command, o);
   command->footer(
       "Examples:\n"
       "  sparrow plan m3 --gpus 8 --max-model-len 131072\n"
       "  sparrow plan m3-mxfp8 --tensor-parallel-size 4 --data-parallel-size 2\n"
       "  sparrow plan m3-mxfp4 --gpus 2 --kv-cache-dtype fp8\n"
+      "  sparrow plan --workload agents --users 200 --slo ttft=2s,itl=50ms --cost-model bench/cost/*.json\n"
       "  sparrow plan /models/m3/config.json --gpus 8 --gpu h20 --kv-cache-dtype fp8\n"
       "  sparrow plan /tmp/small --gpu cpu --json\n"
       "\nExit code 1: it does not fit. No weights are read.\n");

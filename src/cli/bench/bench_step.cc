@@ -188,8 +188,9 @@ void print_json(const CaseResult& r, const ModelConfig& config, const BenchStepO
 Status check(const BenchStepOptions& options) {
   if (options.model.empty() == options.preset.empty())
     return Error{Errc::kInvalidArgument, "bench step needs either --model or --preset"};
-  if (options.load.device == "cpu")
-    return Error{Errc::kInvalidArgument, "bench step measures a GPU: --device cpu makes no sense here"};
+  if (options.load.device == "cpu" || options.load.device == "sim")
+    return Error{Errc::kInvalidArgument,
+                 strf("bench step measures a GPU: --device {} makes no sense here", options.load.device)};
   if (options.phase != "decode" && options.phase != "prefill")
     return Error{Errc::kInvalidArgument, strf("--phase must be decode or prefill, got {}", options.phase)};
   return Ok{};

@@ -15,6 +15,7 @@
 #include "cli/args/byte_size.h"
 #include "cli/load_model.h"
 #include "cli/plan/memory_plan.h"
+#include "cli/plan/plan_fleet.h"
 #include "config/overrides.h"
 
 namespace sparrow::cli {
@@ -179,6 +180,8 @@ void print_json(const std::string& name, const ModelConfig& config, const Memory
 }  // namespace
 
 Result<int> run_plan(const PlanCommandOptions& o) {
+  if (!o.slo.empty()) return plan_fleet(o);
+  if (o.model.empty()) return Error{Errc::kInvalidArgument, "plan needs a MODEL, or --slo and --cost-model"};
   const NamedConfig model = SPARROW_TRY(find_config(o));
   MemoryPlanOptions options{.gpus = o.gpus.value_or(o.grid.world()),
                             .gpu = o.gpu,

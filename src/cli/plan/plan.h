@@ -3,10 +3,13 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "base/result.h"
+#include "cli/simulate/load/workload.h"
 #include "comm/grid.h"
 
 namespace sparrow::cli {
@@ -25,6 +28,13 @@ struct PlanCommandOptions {
   std::string kv_cache_memory;
   std::string hf_overrides;
   bool json = false;
+
+  // With a goal: how many instances of which layout answer a workload in time.
+  std::string slo;  // "ttft=2s,itl=50ms"
+  WorkloadOptions workload;
+  std::vector<std::filesystem::path> cost_models;  // one for each layout to try
+  std::string router = "prefix";
+  int max_gpus = 1024;
 };
 
 // The exit code: 1 if the model does not fit.

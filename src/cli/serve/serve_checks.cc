@@ -12,6 +12,7 @@
 #include "cli/args/byte_size.h"
 #include "cli/load_model.h"
 #include "cli/serve/serve_media.h"
+#include "engine/sim/cost_model.h"
 #include "kv/block_table.h"
 #include "model/sharding.h"
 
@@ -44,6 +45,8 @@ Status check_flags(const ServeOptions& o) {
              "one page of the cache",
              o.block_size));
   SPARROW_TRY(check(o.load));
+  if (o.load.device == "sim" && o.ranks.grid.world() > 1)
+    return unsupported("--device sim: one process stands for all ranks; the cost model is that of a grid");
   if (o.trust_request_chat_template)
     return unsupported(
         "--trust-request-chat-template: templates come from the model or --chat-template only");
@@ -151,9 +154,9 @@ Result<std::optional<ChatTemplate>> read_template(const ServeOptions& o) {
 }
 
 Result<EngineOptions> engine_options(const ServeOptions& o, const ModelConfig& config) {
-  const int batch_tokens = o.max_step_tokens > 0     ? o.max_step_tokens
-                           : o.load.device == "cuda" ? kGpuStepTokens
-                                                     : kCpuStepTokens;
+  const int batch_tokens = o.max_step_tokens > 0    ? o.max_step_tokens
+                           : o.load.device == "cpu" ? kCpuStepTokens
+                                                    : kGpuStepTokens;
   EngineOptions options{.cpu = {.threads = o.threads},
                         .max_model_tokens = o.max_model_len,
                         .max_step_tokens = std::max(batch_tokens, o.max_step_sequences),
@@ -161,6 +164,7 @@ Result<EngineOptions> engine_options(const ServeOptions& o, const ModelConfig& c
                         .prefix_caching = o.prefix_caching,
                         .max_queued_requests = o.max_queued_requests};
   options.grid = o.ranks.grid;
+  if (o.load.device == "sim") options.grid.dp = SPARROW_TRY(CostModel::read(o.load.cost_model)).groups;
   const int64_t block = SPARROW_TRY(cache_block_bytes(config, o.load, o.ranks.grid));
   if (!o.kv_cache_memory.empty()) {
     const int64_t bytes = SPARROW_TRY(parse_byte_size(o.kv_cache_memory, "--kv-cache-memory"));
@@ -168,10 +172,10 @@ Result<EngineOptions> engine_options(const ServeOptions& o, const ModelConfig& c
       return Error{Errc::kInvalidArgument,
                    strf("--kv-cache-memory {} is less than one block of {} bytes", o.kv_cache_memory, block)};
     options.cache_tokens = bytes / block * kBlockTokens;
-  } else if (o.load.device != "cuda") {
+  } else if (o.load.device == "cpu") {
     options.cache_tokens = default_cache_tokens(block, machine_bytes() / o.ranks.grid.world());
   }
-  // How much fits on a GPU is known when the weights are there.
+  // How much fits on a GPU is known when the weights are there, and of one that is simulated its model knows.
   if (options.cache_tokens > 0) SPARROW_TRY(check_context(o, config, options.cache_tokens));
   return options;
 }

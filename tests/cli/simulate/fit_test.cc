@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/simulate/fit.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "support/temp_dir.h"
+
+namespace sparrow::cli {
+namespace {
+
+StepRecord record(const CostModel& of, int64_t batch, int64_t queries, int64_t context) {
+  StepRecord record;
+  for (int64_t i = 0; i < batch; ++i) record.shape.add(queries, context, 1);
+  record.us = of.step_us(record.shape);
+  return record;
+}
+
+TEST(Fit, FindsAModelFromItsOwnSteps) {
+  CostModel truth{.rows = {.at = {1, 8, 64, 512, 4096}, .us = {2000, 5000, 9000, 15'000, 60'000}}};
+  truth.us_of = {0.004, 0.007, 3, 0.001, 5e-5, 5e-4, 20, 0};
+  std::vector<StepRecord> records, held_back;
+  for (const int64_t context : {512, 2048, 32'768, 131'072}) {
+    for (const int64_t batch : {1, 2, 4, 8, 16, 32, 64, 128, 256})
+      records.push_back(record(truth, batch, 1, context));
+    for (const int64_t chunk : {128, 512}) records.push_back(record(truth, 1, chunk, context));
+    for (const int64_t chunk : {1024, 2048, 4096}) records.push_back(record(truth, 1, chunk, context + 4096));
+    for (const int64_t batch : {3, 11, 100}) held_back.push_back(record(truth, batch, 1, context + 1000));
+    held_back.push_back(record(truth, 2, 700, context + 5000));
+  }
+  CostModel fitted;
+  fit(fitted, records);
+  for (const auto* list : {&records, &held_back})
+    for (const StepRecord& step : *list) EXPECT_NEAR(ratio(fitted, step), 1, 0.05);
+  for (const double us : fitted.us_of) EXPECT_GE(us, 0);
+}
+
+TEST(Fit, LeavesTheExchangeOut) {
+  CostModel model{.rows = {.at = {1}, .us = {1000}}, .exchange = {.at = {1}, .us = {10}}, .exchanges = 100};
+  StepRecord step{.what = "decode 1 x 1", .us = 1000};
+  step.shape.add(1, 1, 1);
+  EXPECT_EQ(ratio(model, step), 1);
+  EXPECT_EQ(model.step_us(step.shape), 2000);
+  EXPECT_THAT(validation_table(model, {&step, 1}), testing::HasSubstr("1 steps: 100.0% within 10%"));
+}
+
+TEST(Fit, ReadsWhatBenchStepPrints) {
+  const test::TempDir folder;
+  const std::filesystem::path file = folder.path() / "steps.jsonl";
+  std::ofstream(file) << R"({"commit": "abc", "date": "today"}
+{"phase": "decode", "batch": 8, "queries": 1, "context": 2048, "step_us": 5000.5, "parts": {}}
+{"phase": "prefill", "batch": 2, "queries": 128, "context": 4096, "step_us": 9000}
+)";
+  const auto records = read_step_records({&file, 1});
+  ASSERT_TRUE(records.ok()) << records.error().message;
+  ASSERT_EQ(records->size(), 2u);
+  EXPECT_EQ(records->at(0).what, "decode 8 x 2048");
+  EXPECT_EQ(records->at(0).us, 5000.5);
+  EXPECT_EQ(records->at(1).shape.rows, 256);
+  std::ofstream(file) << R"({"batch": 8, "queries": 1, "step_us": 1})";
+  EXPECT_THAT(read_step_records({&file, 1}).error().message, testing::HasSubstr("context"));
+  std::ofstream(file)
+      << R"({"one_launch": [{"ranks": 8, "rows": 4, "us": 9}, {"ranks": 8, "rows": 1, "us": 6},
+                             {"ranks": 8, "rows": 4, "us": 7}, {"ranks": 2, "rows": 1, "us": 4}]})";
+  const auto exchange = read_exchange(file, 8);
+  ASSERT_TRUE(exchange.ok()) << exchange.error().message;
+  EXPECT_EQ(exchange->at, (std::vector<double>{1, 4}));
+  EXPECT_EQ(exchange->us, (std::vector<double>{6, 7}));
+  EXPECT_FALSE(read_exchange(file, 4).ok());
+}
+
+}  // namespace
+}  // namespace sparrow::cli

@@ -1,0 +1,174 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "cli/simulate/fleet.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "cli/simulate/report.h"
+#include "cli/simulate/slo.h"
+#include "support/temp_dir.h"
+
+namespace sparrow::cli {
+namespace {
+
+// 10 ms a step and a millisecond for each 100 tokens of it.
+FleetOptions options(int instances = 1, Routing routing = Routing::kRoundRobin) {
+  return {.cost = {.name = "test",
+                   .gpus = 8,
+                   .cache_tokens = 200'000,
+                   .rows = {.at = {0, 1'000'000}, .us = {10'000, 10'010'000}}},
+          .instances = instances,
+          .routing = routing};
+}
+
+FleetResult simulate(const FleetWorkload& workload, const FleetOptions& options) {
+  auto result = simulate_fleet(workload, options);
+  EXPECT_TRUE(result.ok()) << result.error().message;
+  return std::move(result).value();
+}
+
+TEST(Fleet, TimesAreTheCostModels) {
+  FleetWorkload workload;
+  workload.add({.seconds = 5, .output_tokens = 3}, {{1, 1000}});
+  const FleetResult result = simulate(workload, options());
+  EXPECT_EQ(result.requests, 1);
+  EXPECT_EQ(result.output_tokens, 3);
+  EXPECT_NEAR(result.first_token.mean(), 0.020, 1e-9);  // 1000 tokens
+  EXPECT_NEAR(result.token_gap.mean(), 0.01001, 1e-9);  // one
+  EXPECT_NEAR(result.seconds, 5 + 0.020 + 2 * 0.01001, 1e-9);
+  EXPECT_EQ(result.gpus, 8);
+}
+
+TEST(Fleet, EveryRequestIsAnsweredOnceWhateverTheRouter) {
+  const FleetWorkload workload =
+      make_workload({.kind = "chat", .requests = 500, .rate = 20, .seed = 3}).value();
+  int64_t wanted = 0, prompts = 0;
+  for (const SimRequest& request : workload.requests) {
+    wanted += request.output_tokens;
+    prompts += request.prompt_tokens;
+  }
+  for (const char* name : {"round-robin", "least-loaded", "prefix-hash", "prefix"}) {
+    const FleetResult result = simulate(workload, options(4, routing_named(name).value()));
+    EXPECT_EQ(result.requests, 500) << name;
+    EXPECT_EQ(result.refused, 0) << name;
+    EXPECT_EQ(result.output_tokens, wanted) << name;
+    EXPECT_EQ(result.prompt_tokens, prompts) << name;
+    EXPECT_EQ(result.whole.count(), 500) << name;
+    EXPECT_EQ(result.token_gap.count(), wanted - 500) << name;
+    EXPECT_GT(result.busy, 0);
+    EXPECT_LE(result.busy, 1);
+    // The same again.
+    const FleetResult again = simulate(workload, options(4, routing_named(name).value()));
+    EXPECT_EQ(fleet_json({&again, 1}), fleet_json({&result, 1})) << name;
+  }
+}
+
+TEST(Fleet, AConversationGoesOnAfterItsAnswerAndFindsItInTheCache) {
+  FleetWorkload workload;
+  workload.add({.output_tokens = 300}, {{1, 1000}});
+  workload.add({.seconds = 2, .after = 0, .output_tokens = 10}, {{1, 1400}});
+  const FleetResult result = simulate(workload, options());
+  // 1000 + 300 tokens, but for the last one drawn, in full blocks.
+  EXPECT_GE(result.prefix_tokens_hit, 1280);
+  EXPECT_NEAR(result.seconds, 0.020 + 299 * 0.01001 + 2 + 0.011 + 9 * 0.01001, 0.01);
+}
+
+TEST(Fleet, ARouterThatKnowsPrefixesFindsMoreOfThem) {
+  const FleetWorkload workload =
+      make_workload({.kind = "agents", .requests = 400, .users = 20, .seed = 1}).value();
+  const FleetResult blind = simulate(workload, options(4));
+  const FleetResult knowing = simulate(workload, options(4, Routing::kPrefix));
+  EXPECT_GT(knowing.hit_share(), blind.hit_share() + 0.1);
+}
+
+TEST(Fleet, WhatCannotFitIsRefused) {
+  FleetWorkload workload;
+  workload.add({.output_tokens = 1}, {{1, 300'000}});
+  workload.add({.after = 0, .output_tokens = 1}, {{2, 100}});
+  const FleetResult result = simulate(workload, options());
+  EXPECT_EQ(result.refused, 1);
+  EXPECT_EQ(result.output_tokens, 1);
+}
+
+TEST(Workload, GeneratedOnesDependOnTheirSeed) {
+  const WorkloadOptions chat{.kind = "chat", .requests = 200, .seed = 1};
+  const FleetWorkload first = make_workload(chat).value(), second = make_workload(chat).value();
+  WorkloadOptions other = chat;
+  other.seed = 2;
+  const FleetWorkload third = make_workload(other).value();
+  ASSERT_EQ(first.requests.size(), 200u);
+  const auto lengths = [](const FleetWorkload& workload) {
+    std::vector<int64_t> all;
+    for (const SimRequest& request : workload.requests) all.push_back(request.prompt_tokens);
+    return all;
+  };
+  EXPECT_EQ(lengths(first), lengths(second));
+  EXPECT_NE(lengths(first), lengths(third));
+}
+
+TEST(Workload, TracesAreRead) {
+  const test::TempDir folder;
+  const std::filesystem::path file = folder.path() / "trace.jsonl";
+  std::ofstream(file) << R"({"arrival": 1.5, "prompt_tokens": 900, "output_tokens": 120, "session": "a"}
+{"timestamp": 2000, "input_length": 1000, "output_length": 5, "hash_ids": [1, 2]}
+
+{"arrival": 3, "prompt_tokens": 2000, "output_tokens": 1, "session": "a"}
+{"timestamp": 2500, "input_length": 1100, "output_length": 5, "hash_ids": [1, 2, 3]}
+)";
+  const auto read = read_trace(file);
+  ASSERT_TRUE(read.ok()) << read.error().message;
+  const FleetWorkload& workload = read.value();
+  ASSERT_EQ(workload.requests.size(), 4u);
+  EXPECT_EQ(workload.requests[1].seconds, 2);
+  EXPECT_EQ(workload.requests[2].after, 0);
+  EXPECT_EQ(workload.requests[2].not_before, 3);
+  const auto first = workload.prompt_of(workload.requests[0]),
+             later = workload.prompt_of(workload.requests[2]);
+  EXPECT_TRUE(std::equal(first.begin(), first.end(), later.begin()));
+  const auto a = workload.prompt_of(workload.requests[1]), b = workload.prompt_of(workload.requests[3]);
+  EXPECT_EQ(a.size(), 1000u);
+  EXPECT_EQ(b.size(), 1100u);
+  EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin()));
+  std::ofstream(file) << R"({"arrival": 1.5, "prompt_tokens": 0, "output_tokens": 120})";
+  EXPECT_THAT(read_trace(file).error().message, testing::HasSubstr("trace.jsonl:1.prompt_tokens"));
+  EXPECT_FALSE(read_trace(folder.path() / "none").ok());
+}
+
+TEST(ServiceGoals, AreReadAndRefused) {
+  const ServiceGoal goal = parse_goal("ttft=2s,itl=50ms,percentile=99").value();
+  EXPECT_EQ(goal.first_token, 2);
+  EXPECT_EQ(goal.token_gap, 0.05);
+  EXPECT_EQ(goal.share, 0.99);
+  for (const char* bad :
+       {"", "percentile=99", "ttft", "ttft=", "ttft=-1s", "ttft=2m", "tpot=1s", "ttft=1s,,"})
+    EXPECT_FALSE(parse_goal(bad).ok()) << bad;
+}
+
+TEST(ServiceGoals, TheSmallestFleetIsFound) {
+  const FleetWorkload workload =
+      make_workload({.kind = "chat", .requests = 1500, .rate = 40, .seed = 5}).value();
+  const ServiceGoal goal{.first_token = 0.15, .token_gap = 0.03};
+  const auto fleet = smallest_fleet(workload, options(), goal, 1024);
+  ASSERT_TRUE(fleet.ok() && fleet->has_value());
+  const FleetResult& found = fleet->value();
+  EXPECT_TRUE(goal.met_by(found));
+  ASSERT_GT(found.instances, 1);
+  EXPECT_FALSE(goal.met_by(simulate(workload, options(found.instances - 1))));
+  EXPECT_FALSE(smallest_fleet(workload, options(), goal, 8 * (found.instances - 1)).value().has_value());
+}
+
+TEST(LatencyHistogram, KnowsPercentilesToOneAndAHalfPerCent) {
+  LatencyHistogram times;
+  for (int i = 1; i <= 1000; ++i) times.add(i * 1e-3);
+  EXPECT_NEAR(times.quantile(0.5), 0.5, 0.5 * 0.016);
+  EXPECT_NEAR(times.quantile(0.99), 0.99, 0.99 * 0.016);
+  EXPECT_NEAR(times.share_within(0.25), 0.25, 0.01);
+  EXPECT_NEAR(times.mean(), 0.5005, 1e-9);
+  EXPECT_EQ(LatencyHistogram().quantile(0.5), 0);
+  EXPECT_EQ(LatencyHistogram().share_within(1), 1);
+}
+
+}  // namespace
+}  // namespace sparrow::cli
