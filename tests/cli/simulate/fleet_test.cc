@@ -148,7 +148,7 @@ TEST(ServiceGoals, AreReadAndRefused) {
 
 TEST(ServiceGoals, TheSmallestFleetIsFound) {
   const FleetWorkload workload =
-      make_workload({.kind = "chat", .requests = 1500, .rate = 40, .seed = 5}).value();
+      make_workload({.kind = "chat", .requests = 1500, .rate = 200, .seed = 5}).value();
   const ServiceGoal goal{.first_token = 0.15, .token_gap = 0.03};
   const auto fleet = smallest_fleet(workload, options(), goal, 1024);
   ASSERT_TRUE(fleet.ok() && fleet->has_value());
