@@ -53,6 +53,14 @@ double fraction(int64_t part, int64_t whole) {
   return whole == 0 ? 0.0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
+// vLLM labels everything with the data-parallel engine that it is of. With several of them, what belongs to
+// all has no such label.
+Metrics::Labels labels_of(const Engine& engine, const std::string& model_name) {
+  Metrics::Labels labels = {{"model_name", model_name}};
+  if (engine.stats().groups.size() == 1) labels.emplace_back("engine", "0");
+  return labels;
+}
+
 // Of the ranks that run the model together.
 void add_rank_metrics(Metrics& metrics, const Engine& engine, const Metrics::Labels& labels) {
   const int ranks = engine.info().num_ranks;
@@ -92,12 +100,12 @@ void add_rank_metrics(Metrics& metrics, const Engine& engine, const Metrics::Lab
 ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std::string& model_name)
     : time_to_first_token(metrics.histogram("vllm:time_to_first_token_seconds",
                                             "Time from the request's first byte to its first token.",
-                                            kFirstTokenSeconds, {{"model_name", model_name}})),
+                                            kFirstTokenSeconds, labels_of(engine, model_name))),
       inter_token_latency(metrics.histogram("vllm:inter_token_latency_seconds",
                                             "Time between two tokens of an output.", kTokenSeconds,
-                                            {{"model_name", model_name}})),
+                                            labels_of(engine, model_name))),
       metrics_(metrics),
-      labels_{{"model_name", model_name}} {
+      labels_(labels_of(engine, model_name)) {
   for (const RequestHistogram& row : kRequestHistograms)
     of_requests_.push_back(&metrics.histogram(row.name, row.help, row.bounds, labels_));
   const auto gauge = [&](const char* name, const char* help, auto read) {
@@ -109,7 +117,7 @@ ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std
         name, help, [&engine, read] { return static_cast<double>(read(engine.stats())); }, labels_);
   };
   using Stats = const EngineStats&;
-  // With several data-parallel groups there is one series for each, labelled as vLLM labels its engines.
+  // One series for each data-parallel group.
   const auto by_group = [&](const char* name, const char* help, auto add, auto read) {
     const size_t groups = engine.stats().groups.size();
     for (size_t group = 0; group < groups; ++group) {
@@ -172,16 +180,13 @@ ServiceMetrics::ServiceMetrics(Metrics& metrics, const Engine& engine, const std
                                 static_cast<double>(stats.computed_tokens)};
       },
       labels_);
-  add_rank_metrics(metrics, engine, labels_);
-  const EngineStats now = engine.stats();
-  metrics
-      .gauge("vllm:cache_config_info", "The cache's configuration.",
-             {{"model_name", model_name},
-              {"block_size", "128"},
-              {"num_gpu_blocks", std::to_string(now.blocks_total)},
-              {"cache_dtype", std::string(short_name_of(engine.info().kv_dtype))},
-              {"index_cache_dtype", std::string(short_name_of(engine.info().index_dtype))}})
-      .set(1);
+  add_rank_metrics(metrics, engine, {{"model_name", model_name}});
+  Metrics::Labels cache = labels_;
+  cache.emplace_back("block_size", "128");
+  cache.emplace_back("num_gpu_blocks", std::to_string(engine.stats().blocks_total));
+  cache.emplace_back("cache_dtype", short_name_of(engine.info().kv_dtype));
+  cache.emplace_back("index_cache_dtype", short_name_of(engine.info().index_dtype));
+  metrics.gauge("vllm:cache_config_info", "The cache's configuration.", cache).set(1);
 }
 
 void ServiceMetrics::finished(const Finished& request) {

@@ -1,202 +1,256 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulated servers behind a router that reads their events: it finds more prefixes than one that sends requests in turn.
+"""Simulated servers behind a router: one that reads their events finds more prefixes than one that sends requests in turn, and a
+server that stops is left in time.
 
-Usage: fleet.py PATH_OF_SPARROW [--servers 4] [--sessions 12] [--turns 6] [--json FILE]
+Usage: fleet.py PATH_OF_SPARROW
+       fleet.py PATH_OF_SPARROW --servers 64 --sessions 192 --turns 10 --cost-model FILE --pause 3 --json FILE   (many at once: a measurement)
 """
 
 import argparse
-import collections
 import http.client
 import json
 import pathlib
 import random
 import re
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
 
 try:
-    import msgspec
-    import zmq
+    from fleet_router import BLOCK, Router, keys_of
 except ImportError:
     print("skipped: pyzmq or msgspec is not installed here")
     sys.exit(77)
 
-from rank_server import Server, make_model
+from rank_server import Server, make_model, wait_until
 
-BLOCK = 128
-TOKENS_PER_REQUEST = 512  # what a request under way is worth
-# A step of 5 ms, and 10 us more for each token of a prompt; a cache of 250 blocks.
-COST_MODEL = {"name": "test", "cache_tokens": 250 * BLOCK, "rows": {"at": [1, 10001], "us": [5000, 105000]}}
-
-
-class Listener:
-    """What one server's cache holds, by the tokens of each block and of all before it."""
-
-    def __init__(self, context, endpoint, replay):
-        self.socket = context.socket(zmq.SUB)
-        self.socket.setsockopt(zmq.SUBSCRIBE, b"")
-        self.socket.connect(endpoint)
-        self.asker = context.socket(zmq.DEALER)
-        self.asker.connect(replay)
-        self.keys = {}  # the server's name of a block -> ours
-        self.held = collections.Counter()
-        self.next = 0
-
-    def apply(self, number, payload):
-        self.next = number + 1
-        for event in msgspec.msgpack.decode(payload)[1]:
-            if event["type"] == "AllBlocksCleared":
-                self.keys.clear()
-                self.held.clear()
-            elif event["type"] == "BlockRemoved":
-                for name in event["block_hashes"]:
-                    self.held[self.keys.pop(name)] -= 1
-            else:
-                key = self.keys[event["parent_block_hash"]] if event["parent_block_hash"] else 0
-                for i, name in enumerate(event["block_hashes"]):
-                    key = hash((key, tuple(event["token_ids"][i * BLOCK:(i + 1) * BLOCK])))
-                    self.keys[name] = key
-                    self.held[key] += 1
-
-    def hear(self):
-        while self.socket.poll(0):
-            _, number, payload = self.socket.recv_multipart()
-            number = int.from_bytes(number, "big")
-            if number > self.next:
-                self.replay()
-            if number == self.next:
-                self.apply(number, payload)
-
-    def replay(self):
-        self.asker.send_multipart([b"", self.next.to_bytes(8, "big")])
-        while True:
-            assert self.asker.poll(120_000)
-            _, number, payload = self.asker.recv_multipart()
-            if not payload:
-                return
-            self.apply(int.from_bytes(number, "big"), payload)
+PATIENCE = 300
+# A step of a millisecond, and 10 us more for each token of a prompt.
+COST_MODEL = {"name": "test", "cache_tokens": 1000 * BLOCK, "rows": {"at": [1, 10001], "us": [1000, 101000]}}
+EVENTS = json.dumps({"enable_kv_cache_events": True, "endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0"})
 
 
-class Router:
-    def __init__(self, servers, reads_events):
-        self.lock = threading.Lock()
-        self.under_way = [0] * len(servers)
-        self.turn = 0
-        self.listeners = []
-        if reads_events:
-            context = zmq.Context()
-            for server in servers:
-                line = next(line for line in server.log().splitlines() if "events of the prefix cache" in line)
-                ports = [part.rpartition(":")[2] for part in line.split(", replay ")]
-                self.listeners.append(Listener(context, *[f"tcp://127.0.0.1:{port}" for port in ports]))
-            for listener in self.listeners:
-                listener.replay()
-
-    def known(self, listener, prompt):
-        key, tokens = 0, 0
-        for at in range(0, len(prompt) - BLOCK, BLOCK):
-            key = hash((key, tuple(prompt[at:at + BLOCK])))
-            if not listener.held[key]:
-                break
-            tokens += BLOCK
-        return tokens
-
-    def pick(self, prompt):
-        with self.lock:
-            self.turn += 1
-            best = self.turn % len(self.under_way)
-            if self.listeners:
-                for listener in self.listeners:
-                    listener.hear()
-                scores = [self.known(listener, prompt) - TOKENS_PER_REQUEST * load
-                          for listener, load in zip(self.listeners, self.under_way)]
-                if max(scores) > scores[best]:
-                    best = scores.index(max(scores))
-            self.under_way[best] += 1
-            return best
-
-    def done(self, server):
-        with self.lock:
-            self.under_way[server] -= 1
+def write_cost_model(options, **changes):
+    pathlib.Path(options.cost_model).write_text(json.dumps(dict(COST_MODEL, **changes)))
 
 
-def converse(router, servers, seed, turns, seconds, failures):
+class Session:
     """An agent: a prompt that many share, then what it was told, which grows."""
-    try:
-        source, shared = random.Random(seed), random.Random(-1 - seed % 3)
-        prompt = [shared.randrange(300) + 10 for _ in range(8 * BLOCK)]
-        for _ in range(turns):
-            prompt = prompt + [source.randrange(300) + 10 for _ in range(source.randrange(2 * BLOCK, 6 * BLOCK))]
-            chosen = router.pick(prompt)
-            begin = time.monotonic()
-            connection = http.client.HTTPConnection("127.0.0.1", servers[chosen].port(), timeout=600)
-            connection.request("POST", "/v1/completions", json.dumps({"prompt": prompt, "max_tokens": 4, "ignore_eos": True}),
-                               {"Content-Type": "application/json"})
-            answer = connection.getresponse()
-            body = answer.read()
-            if answer.status != 200:
-                failures.append(body)
-            connection.close()
-            router.done(chosen)
-            seconds.append(time.monotonic() - begin)
-    except Exception as error:
-        failures.append(repr(error))
+
+    def __init__(self, seed, growth):
+        self.source, self.growth = random.Random(seed), growth
+        shared = random.Random(-1 - seed % 3)
+        self.ids, self.keys, self.text = [], [], ""
+        self.add(shared, 8 * BLOCK)
+
+    def add(self, source, count):
+        new = [source.randrange(300) + 10 for _ in range(count)]
+        self.text += "".join(f",{id}" for id in new)
+        self.ids += new
+        self.keys = keys_of(self.ids, self.keys)
+
+    def grow(self):
+        self.add(self.source, self.source.randrange(self.growth // 2, self.growth * 3 // 2))
+
+    def ask(self, port, max_tokens):
+        """Seconds until the first token, and until the end."""
+        begin = time.monotonic()
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
+        body = f'{{"prompt":[{self.text[1:]}],"max_tokens":{max_tokens},"ignore_eos":true,"stream":true}}'
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        first, last = None, b""
+        for line in answer:
+            first = first or time.monotonic() - begin
+            last = line.strip() or last
+        connection.close()
+        assert answer.status == 200 and last == b"data: [DONE]", (answer.status, last)
+        return first, time.monotonic() - begin
 
 
-def run(options, model, cost_model, folder, reads_events):
-    events = json.dumps({"enable_kv_cache_events": True, "endpoint": "tcp://*:0", "replay_endpoint": "tcp://*:0"})
-    command = [options.sparrow, "serve", model, "--cost-model", cost_model, "--kv-events-config", events]
-    servers = [Server(folder, command, device="sim") for _ in range(options.servers)]
-    try:
-        for server in servers:
+class Fleet:
+    def __init__(self, options, folder, *flags):
+        command = [options.sparrow, "serve", options.model, "--cost-model", options.cost_model, "--kv-events-config", EVENTS, *flags]
+        self.model = options.model
+        self.servers = [Server(folder, command, device="sim") for _ in range(options.servers)]
+
+    def __enter__(self):
+        for server in self.servers:
             server.wait_for_start()
-        router, seconds, failures = Router(servers, reads_events), [], []
-        clients = [threading.Thread(target=converse, args=(router, servers, seed, options.turns, seconds, failures))
-                   for seed in range(options.sessions)]
-        for client in clients:
-            client.start()
-        for client in clients:
-            client.join()
-        assert not failures, failures[0]
-        counts = collections.Counter()
-        for server in servers:
-            text = server.get("/metrics")[1]
-            for name in ("queries", "hits"):
-                counts[name] += float(re.search(rf"vllm:prefix_cache_{name}_total\{{[^}}]*\}} ([0-9.e+]+)", text).group(1))
-            assert re.search(r"sparrow:kv_events_dropped_total\{[^}]*\} 0\n", text)
-    finally:
-        for server in servers:
+        self.ports = [server.port() for server in self.servers]
+        return self
+
+    def __exit__(self, *_):
+        for server in self.servers:
             server.kill()
-    seconds.sort()
-    return {"router": "events" if reads_events else "round-robin", "servers": options.servers, "requests": len(seconds),
-            "hit_rate": round(counts["hits"] / counts["queries"], 4), "p50_seconds": round(seconds[len(seconds) // 2], 4),
-            "p99_seconds": round(seconds[int(0.99 * (len(seconds) - 1))], 4)}
+
+    def endpoints(self):
+        found = []
+        for server in self.servers:
+            line = next(line for line in server.log().splitlines() if "events of the prefix cache" in line)
+            found.append([f"tcp://127.0.0.1:{part.rpartition(':')[2]}" for part in line.split(", replay ")])
+        return found
+
+    def counted(self, name):
+        pattern = re.compile(rf"^{name}(?:\{{[^}}]*\}})? ([0-9.e+]+)$", re.MULTILINE)
+        return sum(float(pattern.search(server.get("/metrics")[1]).group(1)) for server in self.servers)
+
+
+def in_turn(options, fleet, router):
+    """One request at a time, so that what a router knows is certain. The share of tokens that a fleet of one would have found."""
+    sessions = [Session(seed, options.growth) for seed in range(options.sessions)]
+    asked, sent_before, seen = 0, 0, set()
+    for _ in range(options.turns):
+        for session in sessions:
+            session.grow()
+            server = router.pick(session.keys)
+            session.ask(fleet.ports[server], options.max_tokens)
+            router.done(server)
+            assert wait_until(lambda: router.knows(server, session.keys), PATIENCE), "an event did not come"
+            asked += len(session.ids)
+            sent_before += BLOCK * sum(key in seen for key in session.keys)
+            seen.update(session.keys)
+    return sent_before / asked
+
+
+def at_once(options, fleet, router):
+    """All sessions at once, each with pauses."""
+    times, failures = [], []
+
+    def converse(seed):
+        try:
+            pauses, session = random.Random(-1000 - seed), Session(seed, options.growth)
+            time.sleep(pauses.random() * options.pause)
+            for _ in range(options.turns):
+                session.grow()
+                server = router.pick(session.keys)
+                try:
+                    times.append(session.ask(fleet.ports[server], options.max_tokens))
+                finally:
+                    router.done(server)
+                time.sleep(pauses.expovariate(1 / options.pause))
+        except Exception as error:
+            failures.append(repr(error))
+
+    clients = [threading.Thread(target=converse, args=(seed,)) for seed in range(options.sessions)]
+    for client in clients:
+        client.start()
+    for client in clients:
+        client.join()
+    assert not failures, failures[0]
+    result = {"requests": len(times)}
+    for name, values in zip(("first_token_seconds", "request_seconds"), zip(*times)):
+        values = sorted(values)
+        result[name] = {f"p{share}": round(values[share * (len(values) - 1) // 100], 4) for share in (50, 90, 99)}
+    return result
+
+
+def measure(options, folder, policy):
+    with Fleet(options, folder) as fleet:
+        router = Router(policy, fleet.endpoints())
+        result = {"router": policy, "servers": options.servers}
+        if options.pause:
+            result.update(at_once(options, fleet, router))
+        else:
+            result["sent_before"] = round(in_turn(options, fleet, router), 4)
+        router.close()
+        hits, queries = (fleet.counted(f"vllm:prefix_cache_{name}_total") for name in ("hits", "queries"))
+        result["hit_rate"] = round(hits / queries, 4)
+        assert fleet.counted("sparrow:kv_events_dropped_total") == 0
+    print(result, flush=True)
+    return result
+
+
+def check_engines(fleet):
+    """What is a data-parallel group's is labelled with it, and the one queue is not."""
+    text = fleet.servers[0].get("/metrics")[1]
+    for name in ("num_requests_running", "kv_cache_usage_perc", "prefix_cache_hits_total", "prefix_cache_queries_total"):
+        assert re.findall(rf'^vllm:{name}{{.*engine="(.)"', text, re.MULTILINE) == ["0", "1"], name
+    assert re.findall(r"^vllm:num_requests_waiting{(.*)}", text, re.MULTILINE) == [f'model_name="{fleet.model}"']
+
+
+def drain(options, folder):
+    """Clients never stop asking. A server is told to end: the router sees it at /ready, and no answer is lost."""
+    write_cost_model(options, groups=2)
+    with Fleet(options, folder, "--drain-delay", "4") as fleet:
+        check_engines(fleet)
+        router, leaving, failures = Router("least-loaded", fleet.endpoints()), threading.Event(), []
+
+        def watch():
+            while not leaving.is_set():
+                for i, server in enumerate(fleet.servers):
+                    try:
+                        router.ready[i] = server.get("/ready")[0] == 200
+                    except OSError:
+                        router.ready[i] = False
+                time.sleep(0.05)
+
+        def converse(seed):
+            try:
+                session = Session(seed, BLOCK)
+                while not leaving.is_set():
+                    server = router.pick(session.keys)
+                    try:
+                        session.ask(fleet.ports[server], 20)
+                    finally:
+                        router.done(server)
+            except Exception as error:
+                failures.append(repr(error))
+
+        threads = [threading.Thread(target=watch)] + [threading.Thread(target=converse, args=(seed,)) for seed in range(4)]
+        for thread in threads:
+            thread.start()
+        first = fleet.servers[0]
+        assert wait_until(lambda: "POST /v1/completions" in first.log(), PATIENCE)
+        first.process.send_signal(signal.SIGTERM)
+        seen = wait_until(lambda: not router.ready[0] or first.process.poll() is not None, PATIENCE)
+        still_there = first.process.poll() is None
+        code = first.process.wait(timeout=PATIENCE)
+        leaving.set()
+        for thread in threads:
+            thread.join()
+        router.close()
+        assert not failures, failures[0]
+        assert seen and still_there, "the router saw nothing before the server was gone"
+        assert code == 0, code
+    print("a server left, and no answer was lost")
 
 
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("sparrow")
     parser.add_argument("--servers", type=int, default=4)
-    parser.add_argument("--sessions", type=int, default=12)
-    parser.add_argument("--turns", type=int, default=6)
+    parser.add_argument("--sessions", type=int, default=9)
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--growth", type=int, default=4 * BLOCK, help="tokens of a turn, on average")
+    parser.add_argument("--max-tokens", type=int, default=4)
+    parser.add_argument("--pause", type=float, default=0, help="seconds, on average; 0: one request at a time")
+    parser.add_argument("--cost-model")
     parser.add_argument("--json")
     options = parser.parse_args()
     folder = tempfile.mkdtemp()
     try:
-        model = make_model(options.sparrow, folder)
-        cost_model = pathlib.Path(folder) / "cost.json"
-        cost_model.write_text(json.dumps(COST_MODEL))
-        blind, knowing = (run(options, model, str(cost_model), folder, reads_events) for reads_events in (False, True))
+        options.model = make_model(options.sparrow, folder)
+        if not options.cost_model:
+            options.cost_model = str(pathlib.Path(folder) / "cost.json")
+            write_cost_model(options)
+        results = [measure(options, folder, policy) for policy in ("round-robin", "least-loaded", "events")]
+        if not options.pause:
+            drain(options, folder)
     finally:
         shutil.rmtree(folder)
-    for result in (blind, knowing):
-        print(result)
     if options.json:
-        pathlib.Path(options.json).write_text(json.dumps([blind, knowing], indent=1) + "\n")
-    return 0 if knowing["hit_rate"] > blind["hit_rate"] + 0.1 else 1
+        pathlib.Path(options.json).write_text(json.dumps(results, indent=1) + "\n")
+    blind, _, knowing = results
+    if options.pause:
+        return 0
+    # All that was sent before is found, but for the part of a prompt's last block; in turn, every turn comes to another server.
+    assert knowing["hit_rate"] >= knowing["sent_before"], knowing
+    assert blind["hit_rate"] < knowing["hit_rate"] - 0.1, (blind, knowing)
+    return 0
 
 
 if __name__ == "__main__":

@@ -257,7 +257,8 @@ TEST_F(ServiceFields, WhyARequestWaitsIsInTheMetrics) {
   start(one_at_a_time());
   const auto waiting_for = [&](const std::string& reason) {
     const std::string text = ask(get_request("/metrics")).body;
-    const std::string name = "sparrow:requests_waiting{model_name=\"m3\",reason=\"" + reason + "\"} ";
+    const std::string name =
+        "sparrow:requests_waiting{model_name=\"m3\",engine=\"0\",reason=\"" + reason + "\"} ";
     const size_t at = text.find(name);
     return at == text.npos ? -1 : std::atoi(text.c_str() + at + name.size());
   };

@@ -81,19 +81,19 @@ TEST_F(ServiceTest, MetricsHaveTheNamesThatDashboardsKnow) {
   const std::string text = ask(get_request("/metrics")).body;
   for (const char* name :
        {"vllm:num_requests_running{", "vllm:num_requests_waiting{", "vllm:kv_cache_usage_perc{",
-        "vllm:time_to_first_token_seconds_count{model_name=\"m3\"} 1",
+        "vllm:time_to_first_token_seconds_count{model_name=\"m3\",engine=\"0\"} 1",
         "vllm:inter_token_latency_seconds_count", "vllm:prefix_cache_queries_total",
         "vllm:prefix_cache_hits_total", "vllm:num_preemptions_total", "vllm:prompt_tokens_total",
-        "vllm:generation_tokens_total{model_name=\"m3\"} 5",
+        "vllm:generation_tokens_total{model_name=\"m3\",engine=\"0\"} 5",
         ",cache_dtype=\"f32\",index_cache_dtype=\"f32\"}",
-        "vllm:iteration_tokens_total_bucket{model_name=\"m3\",le=\"16384\"} ",
-        "vllm:request_queue_time_seconds_count{model_name=\"m3\"} 1",
-        "vllm:request_prefill_time_seconds_count{model_name=\"m3\"} 1",
-        "vllm:request_decode_time_seconds_count{model_name=\"m3\"} 1",
-        "vllm:request_inference_time_seconds_count{model_name=\"m3\"} 1",
-        "vllm:request_params_n_sum{model_name=\"m3\"} 1",
-        "vllm:request_params_max_tokens_sum{model_name=\"m3\"} 5",
-        "vllm:request_success_total{model_name=\"m3\",finished_reason=\"length\"} 1"})
+        "vllm:iteration_tokens_total_bucket{model_name=\"m3\",engine=\"0\",le=\"16384\"} ",
+        "vllm:request_queue_time_seconds_count{model_name=\"m3\",engine=\"0\"} 1",
+        "vllm:request_prefill_time_seconds_count{model_name=\"m3\",engine=\"0\"} 1",
+        "vllm:request_decode_time_seconds_count{model_name=\"m3\",engine=\"0\"} 1",
+        "vllm:request_inference_time_seconds_count{model_name=\"m3\",engine=\"0\"} 1",
+        "vllm:request_params_n_sum{model_name=\"m3\",engine=\"0\"} 1",
+        "vllm:request_params_max_tokens_sum{model_name=\"m3\",engine=\"0\"} 5",
+        "vllm:request_success_total{model_name=\"m3\",engine=\"0\",finished_reason=\"length\"} 1"})
     EXPECT_THAT(text, HasSubstr(name));
 }
 
@@ -101,11 +101,14 @@ TEST_F(ServiceTest, ARequestOfSeveralOutputsIsCountedOnce) {
   start();
   ASSERT_EQ(chat(R"(,"max_tokens":5,"n":3)").status, 200);
   const std::string text = ask(get_request("/metrics")).body;
-  EXPECT_THAT(text, HasSubstr("vllm:request_success_total{model_name=\"m3\",finished_reason=\"length\"} 3"));
-  EXPECT_THAT(text, HasSubstr("vllm:request_generation_tokens_count{model_name=\"m3\"} 1\n"));
-  EXPECT_THAT(text, HasSubstr("vllm:request_generation_tokens_sum{model_name=\"m3\"} 15\n"));
-  EXPECT_THAT(text, HasSubstr("vllm:request_max_num_generation_tokens_sum{model_name=\"m3\"} 5\n"));
-  EXPECT_THAT(text, HasSubstr("vllm:e2e_request_latency_seconds_count{model_name=\"m3\"} 1\n"));
+  EXPECT_THAT(
+      text,
+      HasSubstr("vllm:request_success_total{model_name=\"m3\",engine=\"0\",finished_reason=\"length\"} 3"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_generation_tokens_count{model_name=\"m3\",engine=\"0\"} 1\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:request_generation_tokens_sum{model_name=\"m3\",engine=\"0\"} 15\n"));
+  EXPECT_THAT(text,
+              HasSubstr("vllm:request_max_num_generation_tokens_sum{model_name=\"m3\",engine=\"0\"} 5\n"));
+  EXPECT_THAT(text, HasSubstr("vllm:e2e_request_latency_seconds_count{model_name=\"m3\",engine=\"0\"} 1\n"));
 }
 
 TEST_F(ServiceTest, AKeyIsNeededWhereThereAreKeys) {

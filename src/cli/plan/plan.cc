@@ -182,6 +182,7 @@ void print_json(const std::string& name, const ModelConfig& config, const Memory
 Result<int> run_plan(const PlanCommandOptions& o) {
   if (!o.slo.empty()) return plan_fleet(o);
   if (o.model.empty()) return Error{Errc::kInvalidArgument, "plan needs a MODEL, or --slo and --cost-model"};
+  if (!o.cost_models.empty()) return Error{Errc::kInvalidArgument, "--cost-model: only with --slo"};
   const NamedConfig model = SPARROW_TRY(find_config(o));
   MemoryPlanOptions options{.gpus = o.gpus.value_or(o.grid.world()),
                             .gpu = o.gpu,

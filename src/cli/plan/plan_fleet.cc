@@ -12,6 +12,9 @@
 namespace sparrow::cli {
 
 Result<int> plan_fleet(const PlanCommandOptions& o) {
+  if (!o.model.empty())
+    return Error{Errc::kInvalidArgument,
+                 strf("--slo: cost models say what is run; {} has no meaning here", o.model)};
   if (o.cost_models.empty())
     return Error{Errc::kInvalidArgument, "--slo needs --cost-model, one for each layout to try"};
   const ServiceGoal goal = SPARROW_TRY(parse_goal(o.slo));

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "base/files/mapped_file.h"
 #include "base/json/json.h"
@@ -13,25 +14,30 @@
 namespace sparrow::cli {
 namespace {
 
-constexpr int64_t kMost = int64_t{1} << 40;
+constexpr int64_t kMost = int64_t{1} << 30;  // tokens
+constexpr int64_t kMostSequences = 1 << 16;
 
 Result<StepRecord> record_of(const Json& row) {
-  const int64_t batch = SPARROW_TRY(SPARROW_TRY(row.at("batch")).as_int(1, kMost));
+  const int64_t batch = SPARROW_TRY(SPARROW_TRY(row.at("batch")).as_int(1, kMostSequences));
   const int64_t queries = SPARROW_TRY(SPARROW_TRY(row.at("queries")).as_int(1, kMost));
   const int64_t context = SPARROW_TRY(SPARROW_TRY(row.at("context")).as_int(queries, kMost));
-  StepRecord record{.us = SPARROW_TRY(SPARROW_TRY(row.at("step_us")).as_number())};
+  const Json us = SPARROW_TRY(row.at("step_us"));
+  StepRecord record{.us = SPARROW_TRY(us.as_number())};
+  if (!(record.us > 0)) return us.error("must be above 0");
   for (int64_t i = 0; i < batch; ++i) record.shape.add(queries, context, 1);
   record.what = queries == 1 ? strf("decode {} x {}", batch, context)
                              : strf("prefill {} x {} of {}", batch, queries, context);
   return record;
 }
 
-// Points of the curve over rows: powers of two, as far as there are records on both sides.
+// Points of the curve over rows: powers of two, but for those between which nothing was measured.
 std::vector<double> knots_of(std::span<const StepRecord> records) {
-  int64_t most = 1;
-  for (const StepRecord& record : records) most = std::max(most, record.shape.rows);
+  std::set<double> measured;
+  for (const StepRecord& record : records) measured.insert(static_cast<double>(record.shape.rows));
   std::vector<double> knots = {1};
-  while (knots.back() * 2 <= static_cast<double>(most)) knots.push_back(knots.back() * 2);
+  for (double knot = 2; knot <= *measured.rbegin(); knot *= 2)
+    if (const auto above = measured.upper_bound(knots.back()); above != measured.end() && *above <= knot)
+      knots.push_back(knot);
   return knots;
 }
 

@@ -90,7 +90,7 @@ class Fleet {
       result.steps += stats.steps;
       busy += instance.busy_seconds();
     }
-    result.busy = last_end_ == 0 ? 0 : busy / (last_end_ * options_.instances);
+    result.busy = FleetResult::ratio(busy, last_end_ * options_.instances);
     return result;
   }
 

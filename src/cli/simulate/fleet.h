@@ -27,15 +27,15 @@ struct FleetResult {
   bool complete = true;  // until the end
   LatencyHistogram first_token, token_gap, whole;
 
-  double output_tokens_per_second() const { return static_cast<double>(output_tokens) / seconds; }
+  double output_tokens_per_second() const { return ratio(static_cast<double>(output_tokens), seconds); }
   double hit_share() const {
-    return prefix_tokens_queried == 0
-               ? 0
-               : static_cast<double>(prefix_tokens_hit) / static_cast<double>(prefix_tokens_queried);
+    return ratio(static_cast<double>(prefix_tokens_hit), static_cast<double>(prefix_tokens_queried));
   }
   double gpu_hours_per_million_tokens() const {
-    return gpus * seconds / 3600 / (static_cast<double>(output_tokens) / 1e6);
+    return ratio(gpus * seconds / 3600, static_cast<double>(output_tokens) / 1e6);
   }
+  // 0 where there was nothing.
+  static double ratio(double part, double whole) { return whole == 0 ? 0 : part / whole; }
 };
 
 struct FleetOptions {

@@ -73,15 +73,24 @@ class Panel {
 }  // namespace
 
 std::string fleet_table(std::span<const FleetResult> results) {
-  std::string table = strf("{:<13}{:>5}{:>5}{:>10}{:>8}{:>24}{:>24}{:>7}{:>9}{:>7}{:>12}\n", "router", "inst",
-                           "GPUs", "tokens/s", "hits", "first token p50/90/99", "token gap p50/90/99", "busy",
-                           "preempt", "hours", "GPU-h/Mtok");
+  // Layouts are named where there are several.
+  size_t width = 0;
+  for (const FleetResult& r : results)
+    if (r.layout != results[0].layout) width = std::max({width, r.layout.size(), results[0].layout.size()});
+  const auto layout = [width](std::string_view name) {
+    return width == 0 ? std::string() : strf("{:<{}}  ", name, width);
+  };
+  std::string table =
+      layout("layout") + strf("{:<13}{:>5}{:>5}{:>10}{:>8}{:>24}{:>24}{:>7}{:>9}{:>7}{:>12}\n", "router",
+                              "inst", "GPUs", "tokens/s", "hits", "first token p50/90/99",
+                              "token gap p50/90/99", "busy", "preempt", "hours", "GPU-h/Mtok");
   for (const FleetResult& r : results) {
     const auto three = [](const LatencyHistogram& of, double unit, const char* name) {
       return strf("{:.3g} {:.3g} {:.3g} {}", of.quantile(0.5) * unit, of.quantile(0.9) * unit,
                   of.quantile(0.99) * unit, name);
     };
-    table += strf("{:<13}{:>5}{:>5}{:>10.0f}{:>7.1f}%{:>24}{:>24}{:>6.0f}%{:>9}{:>7.2f}{:>12.3f}\n",
+    table += layout(r.layout) +
+             strf("{:<13}{:>5}{:>5}{:>10.0f}{:>7.1f}%{:>24}{:>24}{:>6.0f}%{:>9}{:>7.2f}{:>12.3f}\n",
                   r.routing, r.instances, r.gpus, r.output_tokens_per_second(), 100 * r.hit_share(),
                   three(r.first_token, 1, "s"), three(r.token_gap, 1e3, "ms"), 100 * r.busy, r.preemptions,
                   r.seconds / 3600, r.gpu_hours_per_million_tokens());

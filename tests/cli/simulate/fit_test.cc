@@ -37,6 +37,17 @@ TEST(Fit, FindsAModelFromItsOwnSteps) {
   for (const double us : fitted.us_of) EXPECT_GE(us, 0);
 }
 
+// Where nothing was measured between two numbers of rows the curve is straight.
+TEST(Fit, IsStraightWhereNothingWasMeasured) {
+  const CostModel truth{.rows = {.at = {1, 4096}, .us = {1000, 5095}}};
+  std::vector<StepRecord> records;
+  for (const int64_t rows : {1, 2, 4, 4096}) records.push_back(record(truth, rows, 1, 100));
+  CostModel fitted;
+  fit(fitted, records);
+  EXPECT_EQ(fitted.rows.at, (std::vector<double>{1, 2, 4, 4096}));
+  EXPECT_NEAR(ratio(fitted, record(truth, 1024, 1, 100)), 1, 0.02);
+}
+
 TEST(Fit, LeavesTheExchangeOut) {
   CostModel model{.rows = {.at = {1}, .us = {1000}}, .exchange = {.at = {1}, .us = {10}}, .exchanges = 100};
   StepRecord step{.what = "decode 1 x 1", .us = 1000};
@@ -59,8 +70,21 @@ TEST(Fit, ReadsWhatBenchStepPrints) {
   EXPECT_EQ(records->at(0).what, "decode 8 x 2048");
   EXPECT_EQ(records->at(0).us, 5000.5);
   EXPECT_EQ(records->at(1).shape.rows, 256);
-  std::ofstream(file) << R"({"batch": 8, "queries": 1, "step_us": 1})";
-  EXPECT_THAT(read_step_records({&file, 1}).error().message, testing::HasSubstr("context"));
+  const struct {
+    const char *line, *field;
+  } bad[] = {{R"({"batch": 8, "queries": 1, "step_us": 1})", "context"},
+             {R"({"batch": 8, "queries": 9, "context": 8, "step_us": 1})", "context"},
+             {R"({"batch": 0, "queries": 1, "context": 8, "step_us": 1})", "batch"},
+             {R"({"batch": 8, "queries": 1, "context": 8, "step_us": 0})", "step_us"},
+             {R"({"batch": 8, "queries": 1, "context": 8, "step_us": "1"})", "step_us"}};
+  for (const auto& [line, field] : bad) {
+    std::ofstream(file) << "{}\n" << line;
+    EXPECT_THAT(read_step_records({&file, 1}).error().message,
+                testing::HasSubstr(std::string("steps.jsonl:2.") + field))
+        << line;
+  }
+  std::ofstream(file) << "{}";
+  EXPECT_FALSE(read_step_records({&file, 1}).ok());
   std::ofstream(file)
       << R"({"one_launch": [{"ranks": 8, "rows": 4, "us": 9}, {"ranks": 8, "rows": 1, "us": 6},
                              {"ranks": 8, "rows": 4, "us": 7}, {"ranks": 2, "rows": 1, "us": 4}]})";

@@ -92,50 +92,6 @@ TEST(Fleet, WhatCannotFitIsRefused) {
   EXPECT_EQ(result.output_tokens, 1);
 }
 
-TEST(Workload, GeneratedOnesDependOnTheirSeed) {
-  const WorkloadOptions chat{.kind = "chat", .requests = 200, .seed = 1};
-  const FleetWorkload first = make_workload(chat).value(), second = make_workload(chat).value();
-  WorkloadOptions other = chat;
-  other.seed = 2;
-  const FleetWorkload third = make_workload(other).value();
-  ASSERT_EQ(first.requests.size(), 200u);
-  const auto lengths = [](const FleetWorkload& workload) {
-    std::vector<int64_t> all;
-    for (const SimRequest& request : workload.requests) all.push_back(request.prompt_tokens);
-    return all;
-  };
-  EXPECT_EQ(lengths(first), lengths(second));
-  EXPECT_NE(lengths(first), lengths(third));
-}
-
-TEST(Workload, TracesAreRead) {
-  const test::TempDir folder;
-  const std::filesystem::path file = folder.path() / "trace.jsonl";
-  std::ofstream(file) << R"({"arrival": 1.5, "prompt_tokens": 900, "output_tokens": 120, "session": "a"}
-{"timestamp": 2000, "input_length": 1000, "output_length": 5, "hash_ids": [1, 2]}
-
-{"arrival": 3, "prompt_tokens": 2000, "output_tokens": 1, "session": "a"}
-{"timestamp": 2500, "input_length": 1100, "output_length": 5, "hash_ids": [1, 2, 3]}
-)";
-  const auto read = read_trace(file);
-  ASSERT_TRUE(read.ok()) << read.error().message;
-  const FleetWorkload& workload = read.value();
-  ASSERT_EQ(workload.requests.size(), 4u);
-  EXPECT_EQ(workload.requests[1].seconds, 2);
-  EXPECT_EQ(workload.requests[2].after, 0);
-  EXPECT_EQ(workload.requests[2].not_before, 3);
-  const auto first = workload.prompt_of(workload.requests[0]),
-             later = workload.prompt_of(workload.requests[2]);
-  EXPECT_TRUE(std::equal(first.begin(), first.end(), later.begin()));
-  const auto a = workload.prompt_of(workload.requests[1]), b = workload.prompt_of(workload.requests[3]);
-  EXPECT_EQ(a.size(), 1000u);
-  EXPECT_EQ(b.size(), 1100u);
-  EXPECT_TRUE(std::equal(a.begin(), a.end(), b.begin()));
-  std::ofstream(file) << R"({"arrival": 1.5, "prompt_tokens": 0, "output_tokens": 120})";
-  EXPECT_THAT(read_trace(file).error().message, testing::HasSubstr("trace.jsonl:1.prompt_tokens"));
-  EXPECT_FALSE(read_trace(folder.path() / "none").ok());
-}
-
 TEST(ServiceGoals, AreReadAndRefused) {
   const ServiceGoal goal = parse_goal("ttft=2s,itl=50ms,percentile=99").value();
   EXPECT_EQ(goal.first_token, 2);

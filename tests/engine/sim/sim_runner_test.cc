@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "engine/engine.h"
+
 namespace sparrow {
 namespace {
 
@@ -88,8 +89,8 @@ TEST_F(Simulated, ThePrefixCacheIsTheRealOne) {
   const auto simulated = engine();
   answer(*simulated, request(4));
   const std::vector<TokenEvent> events = answer(*simulated, request(4));
-  EXPECT_EQ(events.back().cached_tokens, 299);
-  EXPECT_EQ(simulated->stats().prefix_tokens_hit, 299);
+  EXPECT_EQ(events.back().cached_tokens, 2 * kBlockTokens);  // of 300
+  EXPECT_EQ(simulated->stats().prefix_tokens_hit, 2 * kBlockTokens);
 }
 
 TEST_F(Simulated, ACacheOfNoSizeIsAnError) {
