@@ -3,7 +3,7 @@
 server that stops is left in time.
 
 Usage: fleet.py PATH_OF_SPARROW
-       fleet.py PATH_OF_SPARROW --servers 64 --sessions 192 --turns 10 --cost-model FILE --pause 3 --json FILE   (many at once: a measurement)
+       fleet.py PATH_OF_SPARROW --servers 64 --sessions 192 --pause 10 --cost-model FILE --json FILE   (many at once: a measurement)
 """
 
 import argparse
@@ -40,11 +40,10 @@ def write_cost_model(options, **changes):
 class Session:
     """An agent: a prompt that many share, then what it was told, which grows."""
 
-    def __init__(self, seed, growth):
+    def __init__(self, seed, shared, growth):
         self.source, self.growth = random.Random(seed), growth
-        shared = random.Random(-1 - seed % 3)
         self.ids, self.keys, self.text = [], [], ""
-        self.add(shared, 8 * BLOCK)
+        self.add(random.Random(-1 - seed % 3), shared)
 
     def add(self, source, count):
         new = [source.randrange(300) + 10 for _ in range(count)]
@@ -101,7 +100,7 @@ class Fleet:
 
 def in_turn(options, fleet, router):
     """One request at a time, so that what a router knows is certain. The share of tokens that a fleet of one would have found."""
-    sessions = [Session(seed, options.growth) for seed in range(options.sessions)]
+    sessions = [Session(seed, options.shared, options.growth) for seed in range(options.sessions)]
     asked, sent_before, seen = 0, 0, set()
     for _ in range(options.turns):
         for session in sessions:
@@ -122,7 +121,7 @@ def at_once(options, fleet, router):
 
     def converse(seed):
         try:
-            pauses, session = random.Random(-1000 - seed), Session(seed, options.growth)
+            pauses, session = random.Random(-1000 - seed), Session(seed, options.shared, options.growth)
             time.sleep(pauses.random() * options.pause)
             for _ in range(options.turns):
                 session.grow()
@@ -193,7 +192,7 @@ def drain(options, folder):
 
         def converse(seed):
             try:
-                session = Session(seed, BLOCK)
+                session = Session(seed, BLOCK, BLOCK)
                 while not leaving.is_set():
                     server = router.pick(session.keys)
                     try:
@@ -226,6 +225,7 @@ def main():
     parser.add_argument("--servers", type=int, default=4)
     parser.add_argument("--sessions", type=int, default=9)
     parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--shared", type=int, default=8 * BLOCK, help="tokens that many sessions begin with")
     parser.add_argument("--growth", type=int, default=4 * BLOCK, help="tokens of a turn, on average")
     parser.add_argument("--max-tokens", type=int, default=4)
     parser.add_argument("--pause", type=float, default=0, help="seconds, on average; 0: one request at a time")
