@@ -88,7 +88,7 @@ class Session:
 
 
 def converse(number, requests, start, host, results):
-    session = Session(number)
+    session = Session(f"{start} {number}")  # nothing in common with what ran before
     for request in requests:
         time.sleep(max(0.0, start + request["arrival"] - time.monotonic()))
         results.append(session.ask(host, request))

@@ -77,9 +77,11 @@ class Fleet:
         self.servers = [Server(folder, command, device="sim") for _ in range(options.servers)]
 
     def __enter__(self):
-        for server in self.servers:
-            server.wait_for_start()
-        self.ports = [server.port() for server in self.servers]
+        try:
+            self.ports = [server.wait_for_start().port() for server in self.servers]
+        except RuntimeError:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_):

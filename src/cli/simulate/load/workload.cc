@@ -107,7 +107,7 @@ int32_t token_of(uint64_t stream, int64_t position) {
   uint64_t x = (stream * 0x9e3779b97f4a7c15u) ^ static_cast<uint64_t>(position);
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return static_cast<int32_t>((x >> 33) % 200'000);
+  return static_cast<int32_t>(((x >> 32) * 200'000) >> 32);
 }
 
 void FleetWorkload::add(SimRequest request, std::initializer_list<StreamPart> prompt) {
