@@ -8,7 +8,7 @@ import msgspec
 import zmq
 
 BLOCK = 128
-TOKENS_PER_REQUEST = 512  # what a request under way is worth
+TOKENS_PER_REQUEST = 2048  # what a request under way is worth
 
 
 def key_of(before, ids):
