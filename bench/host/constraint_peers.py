@@ -115,9 +115,9 @@ def outlines(tokens, cases, ids):
     from outlines_core.json_schema import build_regex_from_schema
     vocabulary = Vocabulary(len(tokens), {token: [i] for i, token in enumerate(tokens)})
     compile_us, mask_us, refused = [], [], 0
-    began = time.time()
+    began = clock()
     for case in cases:
-        if time.time() - began > 1200:  # minutes for one schema are not rare
+        if clock() - began > 300e6:  # minutes for one schema are not rare
             break
         start = clock()
         try:
