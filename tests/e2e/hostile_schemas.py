@@ -46,6 +46,10 @@ REFUSED = {
         {"anyOf": [{"properties": {f"p{i}_{k}": {"type": "string"}}} for k in range(64)]} for i in range(8)]}}),
     "70,000 parentheses": json.dumps({"regex": "(" * 70_000 + "a" + ")" * 70_000}),
     "a long expression": json.dumps({"regex": "(a|b)" * 50_000}),
+    "thousands that may be left out": json.dumps({"regex": "a?" * 16_000 + "a" * 16_000}),
+    "members that are counted": json.dumps({"json": {"maxProperties": 199, "properties": {f"p{i}": {} for i in range(1000)}}}),
+    "objects, one of them": json.dumps({"json": {"oneOf": [
+        {"type": "object", "properties": {"k": {"const": i}}, "required": [f"m{k}" for k in range(20)] + ["k"]} for i in range(512)]}}),
     "parts that have to agree": r'{"regex":"(?=.*a.{20})(?=.*b.{21})(?=.*c.{22}).*"}',
     "20,000 sets of letters": json.dumps({"regex": r"\pL" * 20_000}),
     "30,000 sets of other signs": json.dumps({"regex": r"\W" * 30_000}),
@@ -64,6 +68,8 @@ TAKEN = {
     "many counters": r'{"regex":"(a.{0,300}b){3}"}',
     "many items": '{"json":{"type":"array","items":{"type":"integer"},"minItems":1000000}}',
     "a tree": '{"json":{"$ref":"#/$defs/n","$defs":{"n":{"type":"object","properties":{"l":{"$ref":"#/$defs/n"},"r":{"$ref":"#/$defs/n"}}}}}}',
+    "20,000 values": json.dumps({"json": {"enum": [i + 0.5 for i in range(20_000)]}}),
+    "a password's rules": '{"regex":"(?=.*[0-9])(?=.*[a-z])(?=.*[A-Z])(?=.*[!@#])(?!.*aaa)(?!.*bbb).{8,64}"}',
     "900 members": json.dumps({"json": members(900)}),
 }
 

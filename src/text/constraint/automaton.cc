@@ -2,15 +2,30 @@
 #include "text/constraint/automaton.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/strf.h"
 
 namespace sparrow {
 namespace {
 
+// Ways that are followed for one state: stacks of a grammar can be more than anything could hold.
+constexpr size_t kMaxExpanded = 20'000;
+// For the bytes of a state; those that would take more may not come. What is found first always may.
+constexpr uint64_t kMaxRowWork = 4'000'000;
+
+// What a constraint may cost until it is made, and until it is known what has to follow: a fraction of a
+// second, and of a millisecond.
+constexpr uint64_t kMaxCreateWork = 40'000'000, kMaxForcedWork = 100'000;
+
 uint64_t mixed(uint64_t hash, uint64_t value) {
   hash = (hash ^ value) * 0x9E3779B97F4A7C15u;
   return hash ^ (hash >> 29);
+}
+
+Error too_complex() {
+  return {Errc::kInvalidArgument,
+          "the constraint is too complex: whether any text fits it could not be found out"};
 }
 
 }  // namespace
@@ -37,6 +52,7 @@ Result<std::unique_ptr<Automaton>> Automaton::create(const std::shared_ptr<const
   if (!made->productive_[root])
     return Error{Errc::kInvalidArgument, "the constraint cannot be satisfied: no text fits it"};
   made->start_ = made->expanded(made->follow(root, 0, kDone));
+  if (made->truncated_ || made->work_ > kMaxCreateWork) return too_complex();
   return made;
 }
 
@@ -48,9 +64,7 @@ Result<bool> Automaton::find_unfit(std::vector<bool>& fits) {
     if (grammar_->node(id).kind != NodeKind::kBoth || !productive_[i]) continue;
     fits[i] = expanded(follow(id, 0, kDone)) != kDead;
     found |= !fits[i];
-    if (undecided_)
-      return Error{Errc::kInvalidArgument,
-                   "the constraint is too complex: whether any text fits it could not be found out"};
+    if (undecided_ || truncated_ || work_ > kMaxCreateWork) return too_complex();
   }
   return found;
 }
@@ -79,11 +93,19 @@ StateId Automaton::merged(Items& unsorted) {
   work_ += 8 + unsorted.size();
   std::sort(unsorted.begin(), unsorted.end());
   size_t kept = 0;
-  for (size_t i = 0; i < unsorted.size(); ++i) {
-    if (kept > 0 && unsorted[kept - 1].node == unsorted[i].node && unsorted[kept - 1].at == unsorted[i].at)
-      unsorted[kept - 1].tail = join(unsorted[kept - 1].tail, unsorted[i].tail);
-    else
-      unsorted[kept++] = unsorted[i];
+  for (size_t i = 0, end = 0; i < unsorted.size(); i = end) {
+    for (end = i + 1; end < unsorted.size() && unsorted[end].node == unsorted[i].node; ++end)
+      if (unsorted[end].at != unsorted[i].at) break;
+    Item item = unsorted[i];
+    if (end - i == 2) item.tail = join(item.tail, unsorted[i + 1].tail);
+    if (end - i > 2) {
+      // All at once: two by two, each would be a set of its own.
+      Items all;
+      for (size_t k = i; k < end; ++k)
+        all.insert(all.end(), items(unsorted[k].tail).begin(), items(unsorted[k].tail).end());
+      item.tail = merged(all);
+    }
+    unsorted[kept++] = item;
   }
   unsorted.resize(kept);
   return intern(unsorted);
@@ -127,8 +149,12 @@ StateId Automaton::attach(StateId set, StateId tail) {
 StateId Automaton::expanded(StateId set) {
   if (expanded_[set] >= 0) return expanded_[set];
   Items open(items(set).begin(), items(set).end()), result;
-  std::vector<Item> seen;  // few, nearly always
-  std::map<Item, bool> many;
+  std::vector<Item> few;  // that were expanded; nearly always
+  const auto hash = [](const Item& item) {
+    return mixed(mixed(static_cast<uint32_t>(item.node), static_cast<uint32_t>(item.at)),
+                 static_cast<uint32_t>(item.tail));
+  };
+  std::unordered_set<Item, decltype(hash)> many(0, hash);
   while (!open.empty()) {
     const Item item = open.back();
     open.pop_back();
@@ -139,12 +165,19 @@ StateId Automaton::expanded(StateId set) {
       result.push_back(item);
       continue;
     }
-    if (seen.size() < 16 ? std::find(seen.begin(), seen.end(), item) != seen.end() : many.contains(item))
-      continue;
-    if (seen.size() < 16) seen.push_back(item);
-    if (seen.size() == 16 && many.empty())
-      for (const Item& old : seen) many.emplace(old, true);
-    if (seen.size() == 16) many.emplace(item, true);
+    if (few.size() < 16) {
+      if (std::find(few.begin(), few.end(), item) != few.end()) continue;
+      few.push_back(item);
+    } else {
+      if (many.empty()) many.insert(few.begin(), few.end());
+      if (!many.insert(item).second) continue;
+      work_ += 16;
+    }
+    // What is left out is not allowed then; whatever is allowed can still be gone on with.
+    if (many.size() >= kMaxExpanded) {
+      truncated_ = true;
+      if (!result.empty()) break;
+    }
     expand(item, open);
   }
   const StateId made = merged(result);
@@ -218,10 +251,13 @@ void Automaton::fill_row(StateId state) {
     return item.node != kEnd && grammar_->node(item.node).kind == NodeKind::kBoth;
   });
   work_ += 64 + 8 * all.size();
+  // Not where a product asks for the row of a part: what it excludes has to be known whole.
+  const uint64_t outer = std::exchange(row_work_, row_work_ == 0 ? work_ + kMaxRowWork : UINT64_MAX);
   if (!products && all.size() <= 64)
     fill_small_row(state, row);
   else
     fill_any_row(state, row);
+  row_work_ = outer;
   row_memory_.push_back(row);
   rows_[state] = &row_memory_.back();
   ++num_rows_;
@@ -290,6 +326,7 @@ void Automaton::fill_any_row(StateId state, Row& row) {
 }
 
 StateId Automaton::successor(StateId state, std::span<const int32_t> matching, uint8_t byte) {
+  if (work_ > row_work_) return kDead;
   Items open;
   for (const int32_t i : matching) {
     const Item item = items(state)[i];
@@ -309,7 +346,8 @@ StateId Automaton::successor(StateId state, std::span<const int32_t> matching, u
 
 std::string Automaton::forced(StateId state, size_t max_bytes) {
   std::string text;
-  while (text.size() < max_bytes && !accepts(state)) {
+  const uint64_t max_work = work_ + kMaxForcedWork;
+  while (text.size() < max_bytes && !accepts(state) && (has_row(state) || work_ < max_work)) {
     const StateId* ways = row(state);
     int only = -1;
     for (int byte = 0; byte < 256 && only > -2; ++byte)
@@ -353,7 +391,8 @@ Automaton::Run Automaton::run_of(StateId state) {
 
 size_t Automaton::bytes() const {
   return items_.size() * sizeof(Item) + sets_.size() * 96 + num_rows_ * sizeof(row_memory_[0]) +
-         products_.size() * 160 + (attached_.size() + joined_.size()) * 64 + grammar_->size() * sizeof(Node);
+         products_.size() * 160 + next_bytes_ + (attached_.size() + joined_.size()) * 64 +
+         grammar_->size() * sizeof(Node);
 }
 
 }  // namespace sparrow

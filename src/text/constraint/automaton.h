@@ -41,7 +41,7 @@ class Automaton {
   bool has_row(StateId state) const { return rows_[state] != nullptr; }
   // The text may end here.
   bool accepts(StateId state) const { return accepts_[state]; }
-  // What has to follow, as far as there is no choice; at most `max_bytes`.
+  // What has to follow, as far as there is no choice and it is not dear to know; at most `max_bytes`.
   std::string forced(StateId state, size_t max_bytes);
   // How many repeats of `part` may follow at least, of which `first` is a way to begin; 0: not known.
   int repeats_of(StateId state, NodeId first, NodeId part) const;
@@ -80,6 +80,8 @@ class Automaton {
     std::vector<StateId> parts;
     int num_wanted;  // the first ones; the others must not accept
     enum class Life : uint8_t { kUnknown, kLive, kDead } life = Life::kUnknown;
+    bool looked = false;  // at what follows:
+    std::vector<int32_t> next = {};
   };
   using Items = std::vector<Item>;
   using Row = std::array<StateId, 256>;
@@ -103,7 +105,7 @@ class Automaton {
   bool is_live(int32_t product);
   bool product_accepts(const Product& product) const;
   int32_t product_id(std::vector<StateId> parts, int num_wanted);
-  std::vector<int32_t> next_products(int32_t product);
+  const std::vector<int32_t>& next_products(int32_t product);
   bool drop_settled(std::vector<StateId>& parts, int& num_wanted) const;
   Result<bool> find_unfit(std::vector<bool>& fits);
   StateId copy_set(const Automaton& from, StateId set, std::unordered_map<StateId, StateId>& copied);
@@ -119,11 +121,14 @@ class Automaton {
   std::deque<Row> row_memory_;
   size_t num_rows_ = 0;
   uint64_t work_ = 0;
+  uint64_t row_work_ = 0;  // that work_ may reach while a row is filled; 0: none is
+  size_t next_bytes_ = 0;  // of products
   std::vector<Product> products_;
   std::map<std::pair<std::vector<StateId>, int>, int32_t> product_ids_;
   std::map<std::pair<StateId, StateId>, StateId> attached_;
   std::unordered_map<uint64_t, StateId> joined_;
   bool undecided_ = false;  // whether a product is live could not be found out
+  bool truncated_ = false;  // a state is without some that might follow
   StateId start_ = kDead;
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Texts that several parts of a grammar have to agree on: their states side by side.
 #include <algorithm>
+#include <array>
 #include <deque>
 
 #include "text/constraint/automaton.h"
@@ -8,9 +9,32 @@
 namespace sparrow {
 namespace {
 
-// How far is looked for an end. What is not found by then counts as live in a running output, and is refused
-// when a constraint is made.
+// How far is looked for an end, and at what cost. What is not found by then counts as live in a running
+// output, and is refused when a constraint is made.
 constexpr size_t kMaxLifeSteps = 5'000;
+constexpr uint64_t kMaxLifeWork = 4'000'000;
+
+// Bytes that lead to the same states are of one kind, for which the first of them stands.
+std::vector<int> kinds_of_bytes(std::span<const StateId* const> rows) {
+  std::array<uint64_t, 256> hashes{};
+  for (const StateId* row : rows)
+    for (int byte = 0; byte < 256; ++byte)
+      hashes[byte] = (hashes[byte] ^ static_cast<uint32_t>(row[byte])) * 0x9E3779B97F4A7C15u;
+  std::vector<int> kinds;
+  std::array<int16_t, 512> slots;
+  slots.fill(-1);
+  for (int byte = 0; byte < 256; ++byte) {
+    const auto same = [&](int other) {
+      return std::ranges::all_of(rows, [&](const StateId* row) { return row[byte] == row[other]; });
+    };
+    size_t slot = hashes[byte] >> 55;
+    while (slots[slot] >= 0 && !same(slots[slot])) slot = (slot + 1) % slots.size();
+    if (slots[slot] >= 0) continue;
+    slots[slot] = static_cast<int16_t>(byte);
+    kinds.push_back(byte);
+  }
+  return kinds;
+}
 
 }  // namespace
 
@@ -45,24 +69,25 @@ int32_t Automaton::product_id(std::vector<StateId> parts, int num_wanted) {
 }
 
 // Where the bytes lead from here, each once; 0: to where anything that one part wants is right.
-std::vector<int32_t> Automaton::next_products(int32_t product) {
+const std::vector<int32_t>& Automaton::next_products(int32_t product) {
+  if (products_[product].looked) return products_[product].next;
   std::vector<int32_t> found;
   const std::vector<StateId> parts = products_[product].parts;
   const int wanted = products_[product].num_wanted;
-  work_ += 128 * parts.size();
   std::vector<const StateId*> rows;
   for (const StateId part : parts) rows.push_back(row(part));
-  std::vector<std::vector<StateId>> seen;
-  for (int byte = 0; byte < 256; ++byte) {
+  const std::vector<int> kinds = kinds_of_bytes(rows);
+  work_ += 256 + 64 * parts.size() * (1 + kinds.size() / 8) + 32 * kinds.size();
+  for (const int byte : kinds) {
     std::vector<StateId> next;
     for (const StateId* row : rows) next.push_back(row[byte]);
-    if (std::find(seen.begin(), seen.end(), next) != seen.end()) continue;
-    seen.push_back(next);
     int num_wanted = wanted;
     if (!drop_settled(next, num_wanted)) continue;
     found.push_back(next.size() == 1 ? 0 : product_id(std::move(next), num_wanted));
   }
-  return found;
+  products_[product].looked = true;
+  next_bytes_ += found.size() * sizeof(found[0]);
+  return products_[product].next = std::move(found);
 }
 
 bool Automaton::is_live(int32_t start) {
@@ -83,8 +108,9 @@ bool Automaton::is_live(int32_t start) {
     return true;
   };
   if (live(start)) return mark_way_to(0);
+  const uint64_t max_work = work_ + kMaxLifeWork;
   for (size_t i = 0; i < seen.size(); ++i) {
-    if (i > kMaxLifeSteps) {
+    if (i > kMaxLifeSteps || work_ > max_work) {
       undecided_ = true;
       return mark_way_to(0);
     }

@@ -32,17 +32,18 @@ bool MaskedAutomaton::takes_all(const Vocabulary::Branch& branch, StateId state)
 void MaskedAutomaton::walk(const Vocabulary::Tree& tree, StateId state, uint64_t max_work,
                            std::vector<int32_t>& ids) {
   path_[0] = state;
+  const auto may_look = [&](StateId at) { return automaton_->has_row(at) || automaton_->work() < max_work; };
   const auto count = static_cast<int32_t>(tree.nodes.size());
   for (int32_t i = 0; i < count;) {
     const Vocabulary::TreeNode& node = tree.nodes[i];
     const StateId from = path_[node.depth];
-    const bool may_look = node.depth == 0 || automaton_->has_row(from) || automaton_->work() < max_work;
-    const StateId next = may_look ? automaton_->next(from, node.byte) : Automaton::kDead;
+    const StateId next =
+        node.depth == 0 || may_look(from) ? automaton_->next(from, node.byte) : Automaton::kDead;
     if (next == Automaton::kDead) {
       i = node.next;
       continue;
     }
-    if (node.branch >= 0 && takes_all(tree.branches[node.branch], next)) {
+    if (node.branch >= 0 && may_look(next) && takes_all(tree.branches[node.branch], next)) {
       const Vocabulary::Branch& all = tree.branches[node.branch];
       ids.insert(ids.end(), tree.ids.begin() + all.first, tree.ids.begin() + all.first + all.count);
       i = node.next;

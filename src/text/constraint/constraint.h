@@ -59,6 +59,7 @@ class Constraint {
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }
   size_t bytes() const { return states_->bytes(); }
+  uint64_t work() const { return states_->automaton().work(); }  // see Automaton::work()
 
  private:
   friend class Matcher;

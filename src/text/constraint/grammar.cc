@@ -179,38 +179,4 @@ NodeId Grammar::rule(int number) {
   return add({.kind = NodeKind::kRule, .first = number, .count = 1}, key_of(NodeKind::kRule, {number}));
 }
 
-std::vector<bool> Grammar::productive(const std::vector<bool>& fits) const {
-  std::vector<bool> result(nodes_.size());
-  const auto part_is = [&](NodeId part) { return bool{result[part]}; };
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (size_t i = 1; i < nodes_.size(); ++i) {
-      const Node& node = nodes_[i];
-      if (result[i]) continue;
-      bool now = true;
-      switch (node.kind) {
-        case NodeKind::kSequence:
-          now = std::ranges::all_of(parts(node), part_is);
-          break;
-        case NodeKind::kChoice:
-          now = std::ranges::any_of(parts(node), part_is);
-          break;
-        case NodeKind::kRepeat:
-          now = node.min == 0 || result[parts(node)[0]];
-          break;
-        case NodeKind::kRule:
-          now = result[body(node)];
-          break;
-        case NodeKind::kBoth:
-          now = fits[i];
-          break;
-        default:
-          break;
-      }
-      if (now) result[i] = changed = true;
-    }
-  }
-  return result;
-}
-
 }  // namespace sparrow

@@ -39,7 +39,7 @@ struct Node {
 };
 
 // What a grammar that a client sent may cost.
-inline constexpr size_t kMaxGrammarNodes = 200'000;
+inline constexpr size_t kMaxGrammarNodes = 200'000, kMaxGrammarParts = 2'000'000;
 inline constexpr int kMaxGrammarDepth = 5'000;
 
 class Grammar {
@@ -89,7 +89,9 @@ class Grammar {
   const ByteSet& set(const Node& node) const { return sets_[node.first]; }
   NodeId body(const Node& rule) const { return rules_[rule.first].node; }
   // More was asked for than a grammar may have; finish() will say so. Whoever adds much stops then.
-  bool overflows() const { return nodes_.size() > kMaxGrammarNodes || too_deep_; }
+  bool overflows() const {
+    return nodes_.size() > kMaxGrammarNodes || parts_.size() > kMaxGrammarParts || too_deep_;
+  }
   // For each node whether some text fits; `fits` says it of kBoth.
   std::vector<bool> productive(const std::vector<bool>& fits) const;
 
@@ -104,7 +106,8 @@ class Grammar {
   NodeId add_parts(NodeKind kind, const std::vector<NodeId>& parts, int min, int max);
   NodeId word_range(std::span<const std::string> texts, size_t from);
   void find_nullable();
-  bool is_nullable(NodeId id) const;
+  std::vector<bool> settle(std::vector<int32_t> needs) const;
+  static int32_t parts_needed(const Node& node);
   NodeId nonempty(NodeId id);
   NodeId nonempty_rule(int number);
   Status check_left_recursion() const;

@@ -8,34 +8,64 @@
 
 namespace sparrow {
 
-bool Grammar::is_nullable(NodeId id) const {
-  const Node& node = nodes_[id];
-  const auto known = [&](NodeId part) { return bool{nullable_[part]}; };
-  switch (node.kind) {
-    case NodeKind::kEmpty:
-      return true;
-    case NodeKind::kSequence:
-      return std::ranges::all_of(parts(node), known);
-    case NodeKind::kChoice:
-      return std::ranges::any_of(parts(node), known);
-    case NodeKind::kRepeat:
-      return node.min == 0 || nullable_[parts(node)[0]];
-    case NodeKind::kRule:
-      return nullable_[body(node)];
-    case NodeKind::kBoth:  // parts that exclude never make it nullable: then it is taken for what it could be
-      return std::ranges::all_of(parts(node).first(node.min), known);
-    default:
-      return false;
+// The nodes of which so many parts hold as they need, each time a part is one counted; found in time that
+// does not hang on the order of the rules, which clients write.
+std::vector<bool> Grammar::settle(std::vector<int32_t> needs) const {
+  std::vector<int32_t> first(nodes_.size() + 1), users;
+  const auto each_part = [&](const auto& visit) {
+    for (size_t i = 0; i < nodes_.size(); ++i) {
+      const Node& node = nodes_[i];
+      if (node.kind == NodeKind::kRule) visit(body(node), static_cast<NodeId>(i));
+      if (node.kind < NodeKind::kSequence || node.kind == NodeKind::kRule) continue;
+      // What a kBoth excludes never makes it hold.
+      for (const NodeId part : node.kind == NodeKind::kBoth ? parts(node).first(node.min) : parts(node))
+        visit(part, static_cast<NodeId>(i));
+    }
+  };
+  each_part([&](NodeId part, NodeId) { ++first[part + 1]; });
+  for (size_t i = 0; i < nodes_.size(); ++i) first[i + 1] += first[i];
+  users.resize(first.back());
+  std::vector<int32_t> next(first.begin(), first.end() - 1);
+  each_part([&](NodeId part, NodeId user) { users[next[part]++] = user; });
+  std::vector<bool> holds(nodes_.size());
+  std::vector<NodeId> open;
+  for (size_t i = 0; i < nodes_.size(); ++i)
+    if (needs[i] == 0) open.push_back(static_cast<NodeId>(i));
+  while (!open.empty()) {
+    const NodeId id = open.back();
+    open.pop_back();
+    holds[id] = true;
+    for (int32_t i = first[id]; i < first[id + 1]; ++i)
+      if (--needs[users[i]] == 0) open.push_back(users[i]);
   }
+  return holds;
+}
+
+// How many parts a node needs of which something holds, if it is enough for a choice that one does.
+int32_t Grammar::parts_needed(const Node& node) {
+  if (node.kind == NodeKind::kSequence) return node.count;
+  if (node.kind == NodeKind::kBoth) return node.min;
+  return node.kind == NodeKind::kRepeat && node.min == 0 ? 0 : 1;
 }
 
 void Grammar::find_nullable() {
-  nullable_.assign(nodes_.size(), false);
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (size_t i = 0; i < nodes_.size(); ++i)
-      if (!nullable_[i] && is_nullable(static_cast<NodeId>(i))) nullable_[i] = changed = true;
+  std::vector<int32_t> needs;
+  for (const Node& node : nodes_)
+    needs.push_back(node.kind == NodeKind::kEmpty     ? 0
+                    : node.kind < NodeKind::kSequence ? INT32_MAX
+                                                      : parts_needed(node));
+  nullable_ = settle(std::move(needs));
+}
+
+std::vector<bool> Grammar::productive(const std::vector<bool>& fits) const {
+  std::vector<int32_t> needs;
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const NodeKind kind = nodes_[i].kind;
+    const bool never = kind == NodeKind::kNothing || (kind == NodeKind::kBoth && !fits[i]);
+    const bool always = kind < NodeKind::kSequence || kind == NodeKind::kBoth;
+    needs.push_back(never ? INT32_MAX : always ? 0 : parts_needed(nodes_[i]));
   }
+  return settle(std::move(needs));
 }
 
 NodeId Grammar::nonempty_rule(int number) {
@@ -57,7 +87,7 @@ NodeId Grammar::nonempty(NodeId id) {
   switch (node.kind) {
     case NodeKind::kSequence:
       // All parts may be empty: the first one that is not comes after some that are.
-      for (size_t i = 0; i < old.size(); ++i) {
+      for (size_t i = 0; i < old.size() && !overflows(); ++i) {
         std::vector<NodeId> rest(old.begin() + static_cast<ptrdiff_t>(i), old.end());
         rest[0] = nonempty(rest[0]);
         made.push_back(sequence(rest));

@@ -8,6 +8,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "text/constraint/regex/code_points.h"
@@ -29,7 +30,7 @@ class SchemaCompiler {
   Result<NodeId> open_value(const Facets& facets);
   Result<std::optional<NodeId>> alternatives(const Facets& facets, std::string_view keyword);
   Status check_apart(const Facet& facet, const std::vector<Facets>& ways);
-  Result<bool> apart(const Facets& a, const Facets& b, int depth);
+  Result<bool> apart(const OpenFacets& left, const OpenFacets& right, int depth);
   Result<NodeId> typed(const Facets& facets, unsigned types);
   Result<NodeId> number(const Facets& facets, bool whole);
 
@@ -37,6 +38,7 @@ class SchemaCompiler {
   Result<std::optional<NodeId>> listed(const Facets& facets);
   Result<std::vector<Json>> listed_values(const Facets& facets);
   Result<bool> fits(const Json& value, const Facets& facets, int depth);
+  Result<bool> lists_value(const Facets& facets, const Json& value);
   Result<bool> fits_object(const Json& value, const Facets& facets, int depth);
   Result<bool> fits_array(const Json& value, const Facets& facets, int depth);
   Result<bool> fits_string(std::string_view text, const Facets& facets);
@@ -70,6 +72,7 @@ class SchemaCompiler {
   NodeId gap_, space_;  // white space between members, and after a colon
   std::unordered_map<std::string, int> rules_;
   std::map<std::string, std::unique_ptr<class Automaton>> patterns_;
+  std::unordered_map<std::string, std::unordered_set<std::string>> enums_;  // by pointer, as canonical text
   std::unique_ptr<SchemaCompiler> as_json_;  // of kToolCall: for what has no elements
   int any_rule_ = -1;
   NodeId char_ = -1, tool_text_ = -1;

@@ -70,6 +70,7 @@ constexpr std::string_view kValues[] = {"enum", "const", "default", "examples", 
 constexpr std::string_view kNamed[] = {"properties", "patternProperties", "$defs", "definitions",
                                        "dependentSchemas"};
 constexpr size_t kMaxFacets = 256;
+constexpr size_t kMaxWork = 250'000;
 
 template <size_t N>
 bool lists(const std::string_view (&names)[N], std::string_view name) {
@@ -157,22 +158,27 @@ Error refuse(const Facet& facet, std::string_view keyword, std::string_view why)
                                        excerpt(facet.pointer), why)};
 }
 
-std::optional<Facet> SchemaDocument::anchor(const Facet& at, bool is_schema, std::string_view name,
-                                            int& budget) const {
-  if (--budget < 0) return std::nullopt;
-  const auto own = is_schema ? member(at.schema, "$anchor") : std::nullopt;
-  if (own && own->is_string() && own->string_view() == name) return at;
+Status SchemaDocument::spend(size_t work) {
+  spent_ += work;
+  if (spent_ > kMaxWork) return Error{Errc::kInvalidArgument, "the schema is too large"};
+  return Ok{};
+}
+
+Status SchemaDocument::find_anchors(const Facet& at, bool is_schema) {
+  SPARROW_TRY(spend(1));
+  if (const auto own = is_schema ? member(at.schema, "$anchor") : std::nullopt; own && own->is_string())
+    anchors_->emplace(own->string_view(), at);
   const bool array = at.schema.is_array();
   for (size_t i = 0; i < at.schema.size(); ++i) {
     const std::string key = array ? std::to_string(i) : std::string(at.schema.key(i));
     if (is_schema && lists(kValues, key)) continue;
     const Facet inner{array ? at.schema.element(i) : at.schema.member(i), below(at.pointer, key)};
-    if (auto found = anchor(inner, !(is_schema && lists(kNamed, key)), name, budget)) return found;
+    SPARROW_TRY(find_anchors(inner, !(is_schema && lists(kNamed, key))));
   }
-  return std::nullopt;
+  return Ok{};
 }
 
-Result<Facet> SchemaDocument::resolve(const Facet& from, const std::string& reference) const {
+Result<Facet> SchemaDocument::resolve(const Facet& from, const std::string& reference) {
   std::string text = reference;
   if (const auto id = member(root_, "$id"); id && id->is_string() && text.starts_with(id->string_view()))
     text.erase(0, id->string_view().size());
@@ -188,9 +194,12 @@ Result<Facet> SchemaDocument::resolve(const Facet& from, const std::string& refe
   Facet at = root();
   if (text.empty()) return at;
   if (text[0] != '/') {
-    int budget = 10'000;
-    auto found = anchor(at, /*is_schema=*/true, text, budget);
-    return found ? Result<Facet>(*found) : missing();
+    if (!anchors_) {
+      anchors_.emplace();
+      SPARROW_TRY(find_anchors(at, /*is_schema=*/true));
+    }
+    const auto found = anchors_->find(text);
+    return found != anchors_->end() ? Result<Facet>(found->second) : missing();
   }
   for (size_t start = 1; start <= text.size();) {
     const size_t end = std::min(text.find('/', start), text.size());
@@ -198,6 +207,7 @@ Result<Facet> SchemaDocument::resolve(const Facet& from, const std::string& refe
     replace_all(step, "~1", "/");
     replace_all(step, "~0", "~");
     start = end + 1;
+    SPARROW_TRY(spend(1 + at.schema.size() / 64));
     std::optional<Json> next = member(at.schema, step);
     if (!next && at.schema.is_array() && !step.empty() && step.size() < 7 &&
         step.find_first_not_of("0123456789") == std::string::npos && std::stoul(step) < at.schema.size())
@@ -208,13 +218,14 @@ Result<Facet> SchemaDocument::resolve(const Facet& from, const std::string& refe
   return at;
 }
 
-Result<OpenFacets> open_facets(const SchemaDocument& document, const Facets& facets) {
+Result<OpenFacets> open_facets(SchemaDocument& document, const Facets& facets) {
   OpenFacets result;
   std::vector<Facet> open(facets.rbegin(), facets.rend());
   std::set<std::string> seen;
   while (!open.empty()) {
     Facet facet = open.back();
     open.pop_back();
+    SPARROW_TRY(document.spend(4 + facet.schema.size() / 8));
     if (!seen.insert(facet.key()).second) continue;
     if (seen.size() > kMaxFacets) return refuse(facet, "allOf", "joins too many schemas");
     if (facet.schema.is_bool()) {

@@ -34,16 +34,21 @@ Facet part_of(const Facet& facet, std::string_view key);
 Facet part_of(const Facet& facet, std::string_view key, std::string_view inner);
 Error refuse(const Facet& facet, std::string_view keyword, std::string_view why);
 
-// All schemas that a schema refers to.
+// All schemas that a schema refers to, and what may be spent on reading them.
 class SchemaDocument {
  public:
   explicit SchemaDocument(const Json& root) : root_(root) {}
   Facet root() const { return {root_, "#"}; }
-  Result<Facet> resolve(const Facet& from, const std::string& reference) const;
+  Result<Facet> resolve(const Facet& from, const std::string& reference);
+  // So much work is to be done, in microseconds or less. Error: the schema takes more than any may.
+  Status spend(size_t work);
 
  private:
-  std::optional<Facet> anchor(const Facet& at, bool is_schema, std::string_view name, int& budget) const;
+  Status find_anchors(const Facet& at, bool is_schema);
+
   Json root_;
+  std::optional<std::map<std::string, Facet, std::less<>>> anchors_;  // once one is asked for
+  size_t spent_ = 0;
 };
 
 struct OpenFacets {
@@ -52,7 +57,7 @@ struct OpenFacets {
 };
 
 // Follows references and allOf, and refuses keywords that are not known.
-Result<OpenFacets> open_facets(const SchemaDocument& document, const Facets& facets);
+Result<OpenFacets> open_facets(SchemaDocument& document, const Facets& facets);
 
 // The JSON types, as bits; kInteger without kNumber: whole numbers only.
 enum TypeBits : unsigned {

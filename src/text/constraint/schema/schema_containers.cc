@@ -219,6 +219,7 @@ Result<NodeId> SchemaCompiler::object(const Facets& facets) {
     after[count] = g_.choice({fewest == 0 ? none : g_.nothing(), some});
   }
   for (size_t i = named.size(); i-- > 0;) {
+    if (g_.overflows()) return Error{Errc::kInvalidArgument, "the schema is too large"};
     std::vector<NodeId> before(cap + 1);
     for (int count = 0; count <= cap; ++count) {
       const int next = std::min(count + 1, cap);

@@ -18,22 +18,27 @@ namespace {
 constexpr int kMaxDepth = 32;
 constexpr size_t kMaxListed = 20'000;
 
-// Equal as JSON Schema has it: 1.0 is 1, and members have no order.
-bool equal(const Json& a, const Json& b) {
-  if (a.is_object() != b.is_object() || a.is_array() != b.is_array() || a.is_string() != b.is_string() ||
-      a.is_number() != b.is_number() || a.is_bool() != b.is_bool() || a.size() != b.size())
-    return false;
-  if (a.is_string()) return a.string_view() == b.string_view();
-  if (a.is_bool()) return a.as_bool().value() == b.as_bool().value();
-  if (a.is_number()) {
-    const auto left = decimal_of(a), right = decimal_of(b);
-    return left.ok() && right.ok() && compare(left.value(), right.value()) == 0;
+// The same text for what is equal as JSON Schema has it: 1.0 is 1, and members have no order.
+std::string canonical(const Json& value) {
+  if (value.is_number()) {
+    const auto number = decimal_of(value);
+    if (!number.ok()) return value.brief();
+    const auto& [negative, whole, fraction] = number.value();
+    return strf("{}{}.{}", negative && !number.value().is_zero() ? "-" : "", whole, fraction);
   }
-  for (size_t i = 0; i < a.size(); ++i) {
-    const auto other = a.is_array() ? std::optional(b.element(i)) : member(b, a.key(i));
-    if (!other || !equal(a.is_array() ? a.element(i) : a.member(i), *other)) return false;
+  if (value.is_object() || value.is_array()) {
+    std::vector<std::string> parts;
+    for (size_t i = 0; i < value.size(); ++i)
+      parts.push_back(value.is_array() ? canonical(value.element(i))
+                                       : json_quoted(value.key(i)) + ":" + canonical(value.member(i)));
+    if (value.is_object()) std::sort(parts.begin(), parts.end());
+    std::string text(1, value.is_object() ? '{' : '[');
+    for (const std::string& part : parts) text += part + ",";
+    return text;
   }
-  return true;
+  JsonWriter json;
+  write_json(value, json);
+  return json.take_part();
 }
 
 unsigned type_of(const Json& value) {
@@ -132,18 +137,32 @@ Result<bool> SchemaCompiler::fits_array(const Json& value, const Facets& facets,
   return true;
 }
 
+// Whether enum and const, where they are there, name it.
+Result<bool> SchemaCompiler::lists_value(const Facets& facets, const Json& value) {
+  for (const Facet& facet : facets) {
+    const auto only = member(facet.schema, "const"), list = member(facet.schema, "enum");
+    if (!only && !list) continue;
+    const std::string text = canonical(value);
+    SPARROW_TRY(document_.spend(1 + text.size() / 64));
+    if (only && canonical(*only) != text) return false;
+    if (!list) continue;
+    const auto [entry, is_new] = enums_.try_emplace(facet.pointer);
+    for (size_t i = 0; is_new && i < list->size(); ++i) {
+      entry->second.insert(canonical(list->element(i)));
+      SPARROW_TRY(document_.spend(1));
+    }
+    if (!entry->second.contains(text)) return false;
+  }
+  return true;
+}
+
 Result<bool> SchemaCompiler::fits(const Json& value, const Facets& facets, int depth) {
   const OpenFacets open = SPARROW_TRY(open_facets(document_, facets));
   if (open.never || depth > kMaxDepth) return false;
   const unsigned types = SPARROW_TRY(types_of(open.facets));
   if (!(type_of(value) & types)) return false;
+  if (!SPARROW_TRY(lists_value(open.facets, value))) return false;
   for (const Facet& facet : open.facets) {
-    if (const auto only = member(facet.schema, "const"); only && !equal(*only, value)) return false;
-    if (const auto list = member(facet.schema, "enum")) {
-      bool found = false;
-      for (size_t i = 0; i < list->size() && !found; ++i) found = equal(list->element(i), value);
-      if (!found) return false;
-    }
     for (const std::string_view keyword : {"anyOf", "oneOf"}) {
       const auto list = member(facet.schema, keyword);
       if (!list || (keyword == "anyOf" ? facet.any_taken : facet.one_taken)) continue;

@@ -94,6 +94,7 @@ Result<std::optional<NodeId>> SchemaCompiler::alternatives(const Facets& facets,
     if (list->size() > kMaxAlternatives) return refuse(facet, keyword, "has too many alternatives");
     std::vector<Facets> ways;
     for (size_t k = 0; k < list->size(); ++k) {
+      SPARROW_TRY(document_.spend(1 + 3 * facets.size()));
       Facets way = facets;
       (one ? way[i].one_taken : way[i].any_taken) = true;
       way.push_back(part_of(facet, keyword, std::to_string(k)));
@@ -108,19 +109,19 @@ Result<std::optional<NodeId>> SchemaCompiler::alternatives(const Facets& facets,
 }
 
 Status SchemaCompiler::check_apart(const Facet& facet, const std::vector<Facets>& ways) {
+  std::vector<OpenFacets> open;
+  for (const Facets& way : ways) open.push_back(SPARROW_TRY(open_facets(document_, way)));
   for (size_t a = 0; a < ways.size(); ++a)
     for (size_t b = a + 1; b < ways.size(); ++b)
-      if (!SPARROW_TRY(apart(ways[a], ways[b], 0)))
+      if (!SPARROW_TRY(apart(open[a], open[b], 0)))
         return refuse(facet, "oneOf",
                       strf("has the alternatives {} and {}, and a value might fit both: use anyOf", a, b));
   return Ok{};
 }
 
 // Whether no value can fit both, as far as that is easy to see.
-Result<bool> SchemaCompiler::apart(const Facets& a, const Facets& b, int depth) {
+Result<bool> SchemaCompiler::apart(const OpenFacets& left, const OpenFacets& right, int depth) {
   if (depth > 4) return false;
-  const OpenFacets left = SPARROW_TRY(open_facets(document_, a)),
-                   right = SPARROW_TRY(open_facets(document_, b));
   if (left.never || right.never) return true;
   const unsigned types = SPARROW_TRY(types_of(left.facets)) & SPARROW_TRY(types_of(right.facets));
   if (types == 0) return true;
@@ -131,7 +132,9 @@ Result<bool> SchemaCompiler::apart(const Facets& a, const Facets& b, int depth) 
     if (std::ranges::none_of(one->facets, lists)) continue;
     bool found = false;
     for (const Json& value : SPARROW_TRY(listed_values(one->facets)))
-      found |= SPARROW_TRY(fits(value, one->facets, 0)) && SPARROW_TRY(fits(value, other->facets, 0));
+      found =
+          found || (SPARROW_TRY(lists_value(other->facets, value)) &&
+                    SPARROW_TRY(fits(value, one->facets, 0)) && SPARROW_TRY(fits(value, other->facets, 0)));
     return !found;
   }
   if (types & ~kObject) return false;
@@ -142,10 +145,15 @@ Result<bool> SchemaCompiler::apart(const Facets& a, const Facets& b, int depth) 
       const std::string name(required->element(i).string_view());
       bool in_other = false;
       for (const Facet& other : right.facets)
-        if (const auto names = member(other.schema, "required"))
+        if (const auto names = member(other.schema, "required")) {
+          SPARROW_TRY(document_.spend(1 + names->size() / 4));
           for (size_t k = 0; k < names->size(); ++k) in_other |= names->element(k).string_view() == name;
-      if (in_other && SPARROW_TRY(apart(SPARROW_TRY(member_facets(left.facets, name)),
-                                        SPARROW_TRY(member_facets(right.facets, name)), depth + 1)))
+        }
+      if (!in_other) continue;
+      const Facets here = SPARROW_TRY(member_facets(left.facets, name)),
+                   there = SPARROW_TRY(member_facets(right.facets, name));
+      if (SPARROW_TRY(apart(SPARROW_TRY(open_facets(document_, here)),
+                            SPARROW_TRY(open_facets(document_, there)), depth + 1)))
         return true;
     }
   }
