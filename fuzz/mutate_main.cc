@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs a fuzz target where libFuzzer is not to be had: replays the seeds of a folder, then mutations of them.
-// The sequence is the same on every run, so that a crash comes back.
+// The sequence is the same on every run of a seed, so that a crash comes back.
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -32,7 +32,7 @@ void run(const std::string& input) {
 
 class Mutator {
  public:
-  explicit Mutator(const std::vector<std::string>& seeds) : seeds_(seeds) {}
+  Mutator(const std::vector<std::string>& seeds, uint64_t random) : seeds_(seeds), random_(random) {}
 
   std::string next() {
     std::string input = pick(seeds_);
@@ -114,14 +114,14 @@ class Mutator {
       "{", "}", "[", "]", "\"", ",", ":", "null", "true", "false", "\\", "[[[[[[[[", "{\"a\":{\"", "\\u0000"};
 
   const std::vector<std::string>& seeds_;
-  std::mt19937_64 random_{20240607};
+  std::mt19937_64 random_;
 };
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc < 2 || argc > 3) {
-    std::fprintf(stderr, "usage: %s CORPUS_FOLDER [RUNS, however long they take]\n", argv[0]);
+  if (argc < 2 || argc > 4) {
+    std::fprintf(stderr, "usage: %s CORPUS_FOLDER [RUNS, however long they take [SEED]]\n", argv[0]);
     return 2;
   }
   std::vector<std::filesystem::path> paths;
@@ -140,7 +140,7 @@ int main(int argc, char** argv) {
   }
   const int wanted = argc > 2 ? std::atoi(argv[2]) : kDefaultRuns;
   const auto start = std::chrono::steady_clock::now();
-  Mutator mutator(seeds);
+  Mutator mutator(seeds, argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 20240607);
   int runs = 0;
   const auto seconds = [start] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
