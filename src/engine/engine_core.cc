@@ -68,7 +68,7 @@ EngineCore::EngineCore(const ModelConfig& config, const EngineOptions& options,
       run_ahead_(options.run_ahead.value_or(runner_->info().run_ahead)),
       bound_steps_(options.bound_steps.value_or(runner_->info().bound_steps)),
       scheduler_(runner_->info().num_blocks, scheduler_limits(options), options.block_order_seed),
-      features_(runner_->info().feature_tokens, options.max_step_patches),
+      features_(runner_->info().feature_tokens, options.max_step_patches * options.grid.tp, options.grid.dp),
       budget_(options.max_step_tokens) {
   if (options.cache_events) scheduler_.tell_cache_events(options.cache_events);
 }
@@ -94,7 +94,7 @@ void EngineCore::add(RequestId id, Request request, std::shared_ptr<TokenChannel
   for (size_t i = 0; i < prompts.size() && requests_.contains(id); ++i)
     add_prompt(r, i,
                {.prompt = std::move(prompts[i]),
-                .media = media_of(media, i, request_limits_.media.vision, r.request.salt)},
+                .media = media_of(media, i, request_limits_.media.vision, r.request.salt, r.request.tenant)},
                now);
 }
 

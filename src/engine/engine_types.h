@@ -55,7 +55,7 @@ struct EngineOptions {
   int64_t max_model_tokens = 0;     // of a prompt and its output together; 0: what the model was made for
   int max_step_tokens = 512;        // run in one step, by each data-parallel group
   int max_step_sequences = 256;     // running at the same time, likewise
-  int64_t max_step_patches = 4096;  // of images encoded before a step, but one image at least
+  int64_t max_step_patches = 4096;  // of images that a rank encodes before a step, but one image at least
   std::optional<bool> bound_steps;  // fewer tokens where a step would take too long; default: EngineInfo's
   bool prefix_caching = true;
   int max_queued_requests = 1024;  // that have not started; more are refused with Errc::kBusy

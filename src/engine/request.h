@@ -31,7 +31,8 @@ struct Request {
   bool ignore_eos = false;        // the model's end ids are ordinary ones
   std::shared_ptr<const TokenConstraint> constraint;  // every output starts with a copy; null: none
   int priority = 0;                                   // smaller runs first
-  std::string salt;  // prefixes are shared among requests of the same salt only
+  std::string tenant;  // who asks: tenants share the memory for features of media
+  std::string salt;    // prefixes are shared among requests of the same salt only
   std::optional<std::chrono::milliseconds> queue_timeout;  // not started by then: FinishReason::kDeadline
   // Log-probabilities of the drawn ids, and of this many most probable ones beside; of the output, of the
   // prompt. They are of the model's own distribution, before penalties, masks and temperature.

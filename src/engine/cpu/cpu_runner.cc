@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "engine/media/encode_share.h"
 #include "model/sharding.h"
 
 namespace sparrow {
@@ -71,25 +72,30 @@ CpuRunner::CpuRunner(const ModelConfig& config, const CpuOptions& options, const
   features_ = Tensor(features_memory_.get(), config.dtype, {options.feature_tokens, config.hidden_size});
 }
 
-// Ranks share the jobs out among them, each encodes its own as any other would, and tells them all.
+// All ranks, of whatever group, share the jobs out among them. Each encodes its own as any other would and
+// tells them all; those whose group has no use for it forget it.
 void CpuRunner::encode(std::span<const EncodeJob> jobs) {
-  const int world = grid_.world();
   const size_t row_bytes = static_cast<size_t>(config_.hidden_size) * size_of(config_.dtype);
   std::vector<std::vector<std::byte>> encoded(jobs.size());
+  std::vector<int> encoders;
+  EncodeTurns turns(grid_.world());
   const auto features = [&](size_t job) {
     return Tensor(encoded[job].data(), config_.dtype,
                   {static_cast<int64_t>(jobs[job].rows.size()), config_.hidden_size});
   };
   for (size_t i = 0; i < jobs.size(); ++i) {
     encoded[i].resize(jobs[i].rows.size() * row_bytes);
-    if (static_cast<int>(i) % world != grid_.rank) continue;
+    encoders.push_back(turns.next(jobs[i]));
+    if (encoders[i] != grid_.rank) continue;
     const int64_t patches = jobs[i].grid.patches();
     const Tensor rows(const_cast<float*>(jobs[i].patches.data()), DType::kF32,
                       {patches, static_cast<int64_t>(jobs[i].patches.size()) / patches});
     tower_->encode(exec_, rows, {&jobs[i].grid, 1}, features(i));
+    ++num_encoded_;
   }
   for (size_t i = 0; i < jobs.size(); ++i) {
-    if (world > 1) comms_.world->broadcast(features(i), static_cast<int>(i) % world);
+    if (grid_.world() > 1) comms_.world->broadcast(features(i), encoders[i]);
+    if (jobs[i].group != grid_.group()) continue;
     for (size_t token = 0; token < jobs[i].rows.size(); ++token)
       std::memcpy(features_.rows_at(jobs[i].rows[token], 1).data, encoded[i].data() + token * row_bytes,
                   row_bytes);

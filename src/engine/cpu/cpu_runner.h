@@ -35,6 +35,8 @@ class CpuRunner final : public ModelRunner {
   double peer_wait_seconds() const override;
 
   const KvCache& cache() const { return cache_; }
+  const Tensor& features() const { return features_; }
+  int64_t num_encoded() const { return num_encoded_; }  // images and runs of clips, by this rank
 
  private:
   CpuRunner(const ModelConfig& config, const CpuOptions& options, const Grid& grid, RankComms comms,
@@ -65,6 +67,7 @@ class CpuRunner final : public ModelRunner {
   std::vector<int32_t> drawn_ids_;       // of the last step, by draw; 0 where another group drew
   Batch own_;                            // this group's part of a batch, with the ids drawn for it
   uint64_t replica_hash_ = 0;
+  int64_t num_encoded_ = 0;
 };
 
 }  // namespace sparrow

@@ -112,10 +112,11 @@ Status Rank::take_features(const std::optional<VisionWeights>& weights) {
     no_features_ = shapes.error().message;
     return Ok{};
   }
-  const bool is_group = options_.exchange != nullptr;
-  features_ = SPARROW_TRY(RankFeatures::create(config_, *weights, options_.gpu.feature_tokens,
-                                               is_group ? options_.grid.tp_rank() : 0,
-                                               is_group ? options_.grid.tp : 1));
+  const Grid& grid = options_.grid;
+  const bool is_group = options_.exchange != nullptr;  // a rank that runs alone encodes all
+  const EncodeShare share(group(), is_group ? grid.tp_rank() : 0, is_group ? grid.tp : 1,
+                          options_.gpu.feature_tokens);
+  features_ = SPARROW_TRY(RankFeatures::create(config_, *weights, share));
   return Ok{};
 }
 

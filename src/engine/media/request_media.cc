@@ -98,7 +98,8 @@ Status place(std::span<RequestMedium> media, std::span<const int32_t> ids, const
 }
 
 SequenceMedia media_of(std::span<const RequestMedium> media, size_t prompt,
-                       const std::optional<VisionConfig>& vision, const std::string& salt) {
+                       const std::optional<VisionConfig>& vision, const std::string& salt,
+                       const std::string& owner) {
   SequenceMedia result;
   std::vector<MediaSegment> segments;
   for (const RequestMedium& medium : media) {
@@ -109,7 +110,8 @@ SequenceMedia media_of(std::span<const RequestMedium> media, size_t prompt,
     int64_t used = 0, first_patch = 0;  // positions of that run; patches of the segments before
     int index = 0;
     for (const PatchGrid& grid : segments_of(*vision, medium.grid)) {
-      MediaSegment segment{.salt = salt,
+      MediaSegment segment{.owner = owner,
+                           .salt = salt,
                            .digest = medium.digest,
                            .index = index++,
                            .grid = grid,

@@ -36,6 +36,7 @@ struct RequestMedium {
 
 // What is encoded at a time: an image, or a run of a clip's temporal patches.
 struct MediaSegment {
+  std::string owner;  // with whom others share the memory for features
   std::string salt;
   Digest digest{};
   int index = 0;  // in its medium
@@ -73,6 +74,7 @@ Status place(std::span<RequestMedium> media, std::span<const int32_t> ids, const
 
 // The media of a prompt, which are valid: without vision there are none.
 SequenceMedia media_of(std::span<const RequestMedium> media, size_t prompt,
-                       const std::optional<VisionConfig>& vision, const std::string& salt);
+                       const std::optional<VisionConfig>& vision, const std::string& salt,
+                       const std::string& owner = "");
 
 }  // namespace sparrow

@@ -175,6 +175,7 @@ Bytes CallWriter::encode(std::span<const EncodeJob> jobs) {
   WireWriter out;
   out.number(jobs.size());
   for (const EncodeJob& job : jobs) {
+    out.number(static_cast<uint64_t>(job.group));
     for (const int extent : {job.grid.t, job.grid.h, job.grid.w}) out.number(static_cast<uint64_t>(extent));
     out.ids(job.rows);
     out.append(std::as_bytes(job.patches));
@@ -325,6 +326,7 @@ void CallReader::read_run(WireReader& in) {
 void CallReader::read_job(WireReader& in) {
   constexpr int64_t kMaxSide = 1 << 15;  // so that the product of all three fits
   EncodeJob& job = call_.jobs.emplace_back();
+  job.group = in.below(limits_.num_groups);
   for (int* extent : {&job.grid.t, &job.grid.h, &job.grid.w}) *extent = in.below(kMaxSide + 1);
   job.rows = in.ids(limits_.feature_tokens);
   const int64_t patches = job.grid.patches(), side = limits_.merge_side;

@@ -45,7 +45,7 @@ void set_feature_rows(Batch& batch, const StepSlice& slice, int first_row, const
   const int64_t first = slice.first, end = slice.first + slice.num_tokens;
   for (const MediaSegment& segment : *slice.sequence->segments) {
     if (segment.end() <= first || segment.begin() >= end) continue;
-    const std::span<const int32_t> rows = features.rows_of(segment);
+    const std::span<const int32_t> rows = features.rows_of(slice.sequence->group, segment);
     batch.feature_rows.resize(batch.ids.size(), -1);
     size_t token = 0;
     for (const PositionRun& run : segment.runs)

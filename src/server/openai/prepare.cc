@@ -22,6 +22,7 @@ constexpr std::string_view kCallToken = "<tool_call>";
 
 // The salt of everything that is cached of a request.
 void set_salt(Prepared& prepared, std::string_view tenant) {
+  prepared.request.tenant = tenant;
   prepared.request.salt = tenant;
   if (prepared.fields.cache_salt) prepared.request.salt += '/' + *prepared.fields.cache_salt;
 }

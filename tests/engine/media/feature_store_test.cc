@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <array>
 
+#include "engine/media/encode_share.h"
 #include "engine/schedule/sequence.h"
 
 namespace sparrow {
@@ -28,11 +29,13 @@ RequestMedium picture(int number, int64_t begin, int tokens, int frames = 1) {
 struct Bed {
   BlockPool pool{4};
   FeatureStore store;
-  explicit Bed(int64_t rows, int64_t max_patches = kAny) : store(rows, max_patches) {}
+  explicit Bed(int64_t rows, int64_t max_patches = kAny, int groups = 1) : store(rows, max_patches, groups) {}
 
-  Sequence sequence(std::vector<RequestMedium> media, const std::string& salt = "") {
+  // Of a key; its salts are its own.
+  Sequence sequence(std::vector<RequestMedium> media, const std::string& key = "", int group = 0) {
     Sequence result{.ids = std::vector<int32_t>(300), .blocks = BlockTable(pool)};
-    result.segments = media_of(media, 0, kVision, salt).segments;
+    result.segments = media_of(media, 0, kVision, key, key).segments;
+    result.group = group;
     return result;
   }
   size_t plan(std::vector<Sequence*> sequences) { return store.plan(sequences).size(); }
@@ -45,8 +48,8 @@ TEST(FeatureStore, APictureSeenAgainCostsNothing) {
   EXPECT_EQ(bed.plan({&again}), 0u);
   EXPECT_EQ(again.num_ready, kAny);
   EXPECT_EQ(bed.store.stats().encoded, 1);
-  const auto one = bed.store.rows_of(first.segments->front()),
-             two = bed.store.rows_of(again.segments->front());
+  const auto one = bed.store.rows_of(0, first.segments->front()),
+             two = bed.store.rows_of(0, again.segments->front());
   EXPECT_TRUE(std::ranges::equal(one, two));
 }
 
@@ -67,7 +70,7 @@ TEST(FeatureStore, WhatWasNotUsedForLongestGoesFirst) {
   EXPECT_EQ(bed.plan({&c}), 1u);
   EXPECT_EQ(bed.plan({&a}), 0u);
   EXPECT_EQ(bed.plan({&b}), 1u);
-  EXPECT_EQ(bed.store.stats().rows_in_use, 20);
+  EXPECT_EQ(bed.store.rows_in_use(), 20);
 }
 
 TEST(FeatureStore, ASequenceRunsUpToWhatIsMissing) {
@@ -98,6 +101,97 @@ TEST(FeatureStore, TakesNoMoreThanItsBudgetButOneAtLeast) {
   EXPECT_EQ(s.num_ready, 20);
   EXPECT_EQ(two.plan({&s}), 2u);
   EXPECT_EQ(s.num_ready, 40);
+}
+
+// What others send is nothing that a key could find out: not by what is encoded, not by what is found.
+TEST(FeatureStore, KeysWithTheSamePictureEncodeItEach) {
+  Bed bed(100);
+  for (int round = 0; round < 2; ++round)
+    for (const char* key : {"a", "b", "c"}) {
+      Sequence s = bed.sequence({picture(1, 5, 10)}, key);
+      EXPECT_EQ(bed.plan({&s}), round == 0 ? 1u : 0u) << key << " in round " << round;
+    }
+  EXPECT_EQ(bed.store.stats().encoded, 3);
+}
+
+TEST(FeatureStore, AKeyTakesNoMoreThanItsPartFromOthers) {
+  Bed bed(40);
+  Sequence quiet[] = {bed.sequence({picture(1, 0, 10)}, "quiet"), bed.sequence({picture(2, 0, 10)}, "quiet")};
+  for (Sequence& s : quiet) EXPECT_EQ(bed.plan({&s}), 1u);
+  // A hundred pictures of another key go through the half that is its part, not the first in the row alone.
+  for (int i = 0; i < 100; ++i) {
+    Sequence s[] = {bed.sequence({picture(10 + i, 0, 5)}, "loud"),
+                    bed.sequence({picture(110 + i, 0, 5)}, "loud")};
+    EXPECT_EQ(bed.plan({&s[0], &s[1]}), 2u);
+  }
+  EXPECT_EQ(bed.store.rows_in_use(), 40);
+  for (Sequence& s : quiet) EXPECT_EQ(bed.plan({&s}), 0u) << "its features are gone";
+}
+
+TEST(FeatureStore, WhatAKeyHasBeyondItsPartGoesToOthers) {
+  Bed bed(40);
+  Sequence first[] = {bed.sequence({picture(1, 0, 10)}, "a"), bed.sequence({picture(2, 0, 10)}, "a"),
+                      bed.sequence({picture(3, 0, 10)}, "a"), bed.sequence({picture(4, 0, 10)}, "a")};
+  for (Sequence& s : first) EXPECT_EQ(bed.plan({&s}), 1u);
+  Sequence late[] = {bed.sequence({picture(1, 0, 10)}, "b"), bed.sequence({picture(2, 0, 10)}, "b")};
+  for (Sequence& s : late) EXPECT_EQ(bed.plan({&s}), 1u);
+  EXPECT_EQ(bed.plan({&first[2], &first[3], &late[0], &late[1]}), 0u) << "those used last stayed";
+  EXPECT_EQ(bed.plan({&first[0]}), 1u);
+}
+
+// Otherwise it would never run; but only when nothing else of its sequence can.
+TEST(FeatureStore, APictureLargerThanItsKeysPartGoesInWhenItsTurnHasCome) {
+  Bed bed(40);
+  Sequence small = bed.sequence({picture(1, 0, 12)}, "small");
+  bed.plan({&small});
+  small.num_computed = 12;
+  Sequence large = bed.sequence({picture(2, 20, 35)}, "large"), other = bed.sequence({picture(3, 0, 3)}, "x");
+  EXPECT_EQ(bed.plan({&large}), 0u);
+  EXPECT_EQ(large.num_ready, 20);
+  large.num_computed = 20;
+  EXPECT_EQ(bed.plan({&other, &large}), 1u);
+  EXPECT_EQ(large.num_ready, 20) << "it is not the first";
+  other.num_computed = 3;
+  EXPECT_EQ(bed.plan({&large}), 1u);
+  EXPECT_EQ(large.num_ready, kAny);
+}
+
+TEST(FeatureStore, GroupsHaveTheirOwnRowsAndBudget) {
+  Bed bed(20, 40, 2);
+  Sequence a = bed.sequence({picture(1, 0, 10), picture(2, 20, 10)}),
+           b = bed.sequence({picture(1, 0, 10), picture(2, 20, 10)}, "", 1);
+  const std::vector<EncodeJob> jobs = bed.store.plan(std::array{&a, &b});
+  ASSERT_EQ(jobs.size(), 2u);  // of each group what its budget has room for
+  EXPECT_EQ(jobs[0].group, 0);
+  EXPECT_EQ(jobs[1].group, 1);
+  EXPECT_EQ(a.num_ready, 20);
+  EXPECT_EQ(b.num_ready, 20);
+  EXPECT_EQ(bed.plan({&b}), 1u);
+  EXPECT_EQ(bed.store.rows_in_use(), 30);
+}
+
+// What the ranks of a grid of GPUs encode together: every picture once, in the group that needs it, and every
+// row is in the memory of one rank of that group.
+TEST(EncodeShare, EveryPictureIsEncodedOnce) {
+  constexpr int kGroups = 2, kRanks = 2;
+  Bed bed(40, kAny, kGroups);
+  Sequence a = bed.sequence({picture(1, 0, 10), picture(2, 20, 10), picture(3, 40, 10)}),
+           b = bed.sequence({picture(4, 0, 10), picture(5, 20, 10)}, "", 1);
+  const std::vector<EncodeJob> jobs = bed.store.plan(std::array{&a, &b});
+  std::vector<int> times(jobs.size());
+  for (int group = 0; group < kGroups; ++group) {
+    std::vector<EncodeShare> ranks;
+    for (int rank = 0; rank < kRanks; ++rank) ranks.emplace_back(group, rank, kRanks, 40);
+    for (EncodeShare& rank : ranks)
+      for (const EncodeJob* job : rank.take(jobs)) ++times[static_cast<size_t>(job - jobs.data())];
+    for (const EncodeJob& job : jobs) {
+      if (job.group != group) continue;
+      for (const int32_t row : job.rows)
+        EXPECT_EQ(std::ranges::count_if(ranks, [&](const EncodeShare& rank) { return rank.has(row); }), 1);
+    }
+    EXPECT_LE(ranks[0].take(jobs).size(), ranks[1].take(jobs).size() + 1);
+  }
+  EXPECT_EQ(times, std::vector<int>(jobs.size(), 1));
 }
 
 TEST(FeatureStore, AClipIsSegmentsOfItsFrames) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "support/engine/equality_scenario.h"
+#include "support/engine/thread_ranks.h"
 
 namespace sparrow {
 namespace {
@@ -50,6 +51,62 @@ TEST_P(MediaOnRanks, GreedyIdsAreThoseOfOneRank) {
     if (testing::Test::HasFailure()) return;
   }
   EXPECT_GT(coverage.encoded, kNumRankSeeds);
+}
+
+// The same pictures in every group of a grid, encoded there.
+class EncodedPictures {
+ public:
+  EncodedPictures(EngineModel& model, const Grid& grid)
+      : ranks_(model.config(), model.weights(), kBlockTokens, grid) {
+    for (int picture = 0; picture < EngineModel::kNumPictures; ++picture) model.add_picture(prompt_, picture);
+    std::vector<Sequence> sequences;
+    std::vector<Sequence*> all;
+    sequences.reserve(static_cast<size_t>(grid.dp));
+    for (int group = 0; group < grid.dp; ++group) {
+      Sequence& sequence = sequences.emplace_back(Sequence{.ids = prompt_.ids, .blocks = BlockTable(pool_)});
+      sequence.segments = media_of(prompt_.media, 0, model.config().vision, "").segments;
+      sequence.group = group;
+      all.push_back(&sequence);
+    }
+    jobs_ = FeatureStore(4096, Sequence::kNoEnd, grid.dp).plan(all);
+    ranks_.on_all([&](int, CpuRunner& runner) { runner.encode(jobs_); });
+  }
+
+  const std::vector<EncodeJob>& jobs() const { return jobs_; }
+  CpuRunner& rank(int rank) { return ranks_.at(rank); }
+  // As a rank has them, picture after picture.
+  std::vector<std::byte> features(int rank, int group) {
+    std::vector<std::byte> bytes;
+    for (const EncodeJob& job : jobs_)
+      for (size_t i = 0; i < job.rows.size() && job.group == group; ++i) {
+        const Tensor token = ranks_.at(rank).features().rows_at(job.rows[i], 1);
+        const auto* const begin = static_cast<const std::byte*>(token.data);
+        bytes.insert(bytes.end(), begin, begin + token.cols() * static_cast<int64_t>(size_of(token.dtype)));
+      }
+    return bytes;
+  }
+
+ private:
+  EngineModel::Prompt prompt_;
+  BlockPool pool_{1};
+  test::ThreadRanks ranks_;
+  std::vector<EncodeJob> jobs_;
+};
+
+// Whatever group needs a picture, one rank of the grid encodes it, and all ranks of that group have the
+// features that one rank alone would have.
+TEST_P(MediaOnRanks, APictureIsEncodedOnce) {
+  const Grid grid = GetParam();
+  EngineModel model("vision/model", /*top_k_blocks=*/2);
+  EncodedPictures alone(model, {}), together(model, grid);
+  ASSERT_EQ(together.jobs().size(), alone.jobs().size() * static_cast<size_t>(grid.dp));
+  int64_t encoded = 0;
+  for (int rank = 0; rank < grid.world(); ++rank) {
+    encoded += together.rank(rank).num_encoded();
+    EXPECT_GT(together.rank(rank).num_encoded(), 0) << "rank " << rank;
+    EXPECT_TRUE(together.features(rank, rank / grid.tp) == alone.features(0, 0)) << "rank " << rank;
+  }
+  EXPECT_EQ(encoded, std::ssize(together.jobs()));
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, MediaOnRanks,

@@ -285,13 +285,15 @@ TEST(Messages, PatchesArriveAndOnlyWhereThereIsRoom) {
     const auto call = reader.read(writer.encode(std::array{good, job}));
     if (!call.ok()) return false;
     const EncodeJob& got = call.value()->jobs.at(1);
+    EXPECT_EQ(got.group, job.group);
     EXPECT_EQ(got.grid, job.grid);
     EXPECT_EQ(got.rows, job.rows);
     EXPECT_TRUE(std::ranges::equal(got.patches, job.patches));
     return true;
   };
   EXPECT_TRUE(read(good));
-  EXPECT_TRUE(read({.grid = {1, 2, 2}, .patches = patches, .rows = {0}}));
+  EXPECT_TRUE(read({.group = limits.num_groups - 1, .grid = {1, 2, 2}, .patches = patches, .rows = {0}}));
+  EXPECT_FALSE(read({.group = limits.num_groups, .grid = {1, 2, 2}, .patches = patches, .rows = {0}}));
   EXPECT_FALSE(read({.grid = {1, 2, 2}, .patches = patches, .rows = {10}}));
   EXPECT_FALSE(read({.grid = {1, 2, 2}, .patches = patches, .rows = {1, 2}}));
   EXPECT_FALSE(read({.grid = {1, 2, 4}, .patches = patches, .rows = {1, 2}}));

@@ -128,7 +128,7 @@ EqualityScenario::Client EqualityScenario::make_client() {
   Request& r = client.request;
   r.prompts = {client.prompt.ids};
   r.media = client.prompt.media;
-  if (pictures_ && below(4) == 0) r.salt = "another";
+  if (pictures_ && below(4) == 0) r.salt = r.tenant = "another";
   r.max_tokens = 1 + below(kMaxNewTokens);
   r.ignore_eos = true;
   r.sampling.temperature = 0;
