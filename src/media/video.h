@@ -5,7 +5,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -52,9 +54,16 @@ struct VideoLimits {
   std::string ffmpeg = "ffmpeg";  // a path, or a name to look for in PATH
 };
 
+// What a video's caller has a say in while it is read.
+struct VideoCaller {
+  // Told the bytes that the frames and their patches will have, before any is decoded; an error ends it.
+  std::function<Status(int64_t bytes)> reserve;
+  std::stop_token stop;  // once asked for, ffmpeg ends at once, and the call with Errc::kStopped
+};
+
 // Frames of a video file. Without ffmpeg the error says what to install. Blocks for as long as the limits
 // allow; any thread.
-Result<Video> video_of_file(std::span<const std::byte> file, const VideoRule& rule,
-                            const VideoLimits& limits);
+Result<Video> video_of_file(std::span<const std::byte> file, const VideoRule& rule, const VideoLimits& limits,
+                            const VideoCaller& caller = {});
 
 }  // namespace sparrow

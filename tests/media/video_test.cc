@@ -200,5 +200,35 @@ TEST(Child, MayNotOpenSocketsWriteFilesOrStay) {
   }
 }
 
+TEST_F(Ffmpeg, MemoryIsAskedForBeforeAFrameIsDecoded) {
+  const std::string file =
+      make("-f lavfi -i testsrc=size=320x240:rate=10 -frames:v 31 -c:v mpeg4", "test.mp4");
+  int64_t asked = 0;
+  const auto video = video_of_file(bytes_of(file), {}, kPatient, {.reserve = [&](int64_t bytes) -> Status {
+                                     asked = bytes;
+                                     return Error{Errc::kBusy, "no room"};
+                                   }});
+  ASSERT_FALSE(video.ok());
+  EXPECT_EQ(video.error().code, Errc::kBusy);
+  // Four frames, and their patches in floats.
+  EXPECT_EQ(asked, int64_t{308} * 252 * 3 * (4 + 4 * 4));
+}
+
+TEST(Child, EndsAtOnceWhenItIsStopped) {
+  // Both while it is read from, and when it has closed its pipes.
+  for (const char* script : {"echo begun; exec sleep 600", "echo begun; exec >&- 2>&-; exec sleep 600"}) {
+    std::stop_source stop;
+    const Status ended = run_child(
+        {"/bin/sh", "-c", script}, bytes_of("input"),
+        {.time = std::chrono::hours(1), .memory = size_t{1} << 30, .output = 1000, .stop = stop.get_token()},
+        [&](std::span<const std::byte>) -> Status {
+          stop.request_stop();
+          return Ok{};
+        });
+    ASSERT_FALSE(ended.ok());
+    EXPECT_EQ(ended.error().code, Errc::kStopped);
+  }
+}
+
 }  // namespace
 }  // namespace sparrow::test

@@ -104,7 +104,8 @@ void reload_files(const ServeOptions& o, ApiKeys& keys, HttpServer& server, cons
 }
 
 // Balancers get time to see that /ready says no; then what has begun is finished.
-void end_serving(const ServeOptions& o, int signal, HttpServer& server, const AccessLog& log) {
+void end_serving(const ServeOptions& o, int signal, HttpServer& server, ServeMedia& media,
+                 const AccessLog& log) {
   const int default_delay = is_loopback(o.host) ? 0 : kDrainDelaySeconds;
   const int delay = signal == SIGTERM ? o.drain_delay_seconds.value_or(default_delay) : 0;
   server.announce_drain();
@@ -113,6 +114,7 @@ void end_serving(const ServeOptions& o, int signal, HttpServer& server, const Ac
     std::this_thread::sleep_for(std::chrono::seconds(delay));
   }
   log.write_line("stopping: answers that have begun are finished; Ctrl-C again ends them\n");
+  media.stop();
   server.drain(std::chrono::steady_clock::now() + kDrainTime);
   server.stop();
 }
@@ -212,7 +214,7 @@ Result<int> serve(ServeOptions options, const std::optional<RankPlace>& place,
   greet(*server, names[0], defaults, config.max_positions, !keys->empty(), options.max_model_len > 0);
 
   const int signal = signals.wait([&] { reload_files(options, *keys, *server, log); });
-  end_serving(options, signal, *server, log);
+  end_serving(options, signal, *server, *media, log);
   engine->stop();
   return 0;
 }

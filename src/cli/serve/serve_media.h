@@ -23,6 +23,10 @@ class ServeMedia {
                                                    const Engine& engine);
 
   const openai::ServedMedia& served() const { return served_; }
+  // Nobody waits for a video that is still being read.
+  void stop() {
+    if (loader_) loader_->stop();
+  }
 
  private:
   std::unique_ptr<MediaLoader> loader_;  // outlives the threads of the other two

@@ -115,11 +115,11 @@ class Child {
   }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
-  // How it ended; nullopt where it is still there at the deadline.
-  std::optional<int> wait_until(Clock::time_point deadline) {
+  // How it ended; nullopt where it is still there at the deadline, or when it is stopped.
+  std::optional<int> wait_until(Clock::time_point deadline, const std::stop_token& stop) {
     int status = 0;
     while (waitpid(pid_, &status, WNOHANG) == 0) {
-      if (Clock::now() >= deadline) return std::nullopt;
+      if (Clock::now() >= deadline || stop.stop_requested()) return std::nullopt;
       usleep(500);
     }
     pid_ = -1;
@@ -157,7 +157,7 @@ class Reader {
     bool output_open = true, complaints_open = true;
     while (output_open || complaints_open) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - Clock::now()).count();
-      if (left <= 0) return too_slow(limits_);
+      if (left <= 0 || limits_.stop.stop_requested()) return too_slow(limits_);
       pollfd polled[2] = {{output_open ? output_.read_end.get() : -1, POLLIN, 0},
                           {complaints_open ? complaints_.read_end.get() : -1, POLLIN, 0}};
       if (poll(polled, 2, static_cast<int>(std::min<int64_t>(left, 1000))) < 0 && errno != EINTR)
@@ -249,8 +249,15 @@ Status run_child(const std::vector<std::string>& arguments, std::span<const std:
   Child child(pid);
   output.write_end = Fd(), complaints.write_end = Fd();
   Reader reader(output, complaints, limits, take);
-  SPARROW_TRY(reader.read_all());
-  const auto status = child.wait_until(reader.deadline());
+  Status read = Ok{};
+  {
+    // Nobody has collected it yet: the number is still its own. Its pipes end with it.
+    const std::stop_callback end(limits.stop, [pid] { kill(pid, SIGKILL); });
+    read = reader.read_all();
+  }
+  const auto status = read.ok() ? child.wait_until(reader.deadline(), limits.stop) : std::nullopt;
+  if (limits.stop.stop_requested()) return Error{Errc::kStopped, "the video is not wanted any more"};
+  SPARROW_TRY(read);
   if (!status) return too_slow(limits);
   return judge(*status, arguments[0], reader.complaint());
 }

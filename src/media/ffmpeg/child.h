@@ -8,6 +8,7 @@
 #include <functional>
 #include <optional>
 #include <span>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,7 @@ struct ChildLimits {
   std::chrono::milliseconds time{};
   size_t memory = 0;
   size_t output = 0;
+  std::stop_token stop;  // once asked for, the child ends at once, and the call with Errc::kStopped
 };
 
 using TakeOutput = std::function<Status(std::span<const std::byte>)>;

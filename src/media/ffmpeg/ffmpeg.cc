@@ -108,12 +108,13 @@ class PpmReader {
 };
 
 Result<PacketList> list_packets(std::vector<std::string> arguments, std::span<const std::byte> file,
-                                const VideoLimits& limits) {
+                                const VideoLimits& limits, const std::stop_token& stop) {
   for (const char* argument : {"-c", "copy", "-f", "framecrc", "pipe:1"}) arguments.push_back(argument);
   std::string text;
   const ChildLimits child{.time = limits.time,
                           .memory = limits.memory,
-                          .output = static_cast<size_t>(limits.max_source_frames + 64) * kPacketLine};
+                          .output = static_cast<size_t>(limits.max_source_frames + 64) * kPacketLine,
+                          .stop = stop};
   SPARROW_TRY(run_child(arguments, file, child, [&](std::span<const std::byte> bytes) -> Status {
     text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     return Ok{};
@@ -128,9 +129,15 @@ Result<PacketList> list_packets(std::vector<std::string> arguments, std::span<co
   return packets;
 }
 
+// Frames as RGB, and their patches as floats, which come in pairs of frames.
+int64_t memory_of(ImageSize size, int64_t frames) {
+  return size.pixels() * 3 * (frames + (frames + 1) / 2 * 2 * static_cast<int64_t>(sizeof(float)));
+}
+
 // Decodes the frames with these numbers.
 Status decode_frames(std::vector<std::string> arguments, std::span<const std::byte> file,
-                     const VideoLimits& limits, const std::vector<int64_t>& indices, FrameList& frames) {
+                     const VideoLimits& limits, const std::stop_token& stop,
+                     const std::vector<int64_t>& indices, FrameList& frames) {
   std::string select;
   for (const int64_t index : indices) select += strf("{}eq(n,{})", select.empty() ? "" : "+", index);
   for (const std::string& argument :
@@ -142,15 +149,16 @@ Status decode_frames(std::vector<std::string> arguments, std::span<const std::by
   PpmReader reader(frames, limits.max_frame_pixels);
   const ChildLimits child{.time = limits.time,
                           .memory = limits.memory,
-                          .output = indices.size() * (static_cast<size_t>(limits.max_frame_pixels) * 3 + 64)};
+                          .output = indices.size() * (static_cast<size_t>(limits.max_frame_pixels) * 3 + 64),
+                          .stop = stop};
   return run_child(arguments, file, child,
                    [&](std::span<const std::byte> bytes) { return reader.take(bytes); });
 }
 
 }  // namespace
 
-Result<Video> video_of_file(std::span<const std::byte> file, const VideoRule& rule,
-                            const VideoLimits& limits) {
+Result<Video> video_of_file(std::span<const std::byte> file, const VideoRule& rule, const VideoLimits& limits,
+                            const VideoCaller& caller) {
   if (file.size() > limits.max_bytes)
     return Error{Errc::kInvalidArgument,
                  strf("the video has {} bytes; {} is the limit", file.size(), limits.max_bytes)};
@@ -166,13 +174,15 @@ Result<Video> video_of_file(std::span<const std::byte> file, const VideoRule& ru
                       "installed there (Debian: apt-get install ffmpeg); a list of frames works without it",
                       limits.ffmpeg)};
   const std::vector<std::string> arguments = command(*program, container, limits);
-  const PacketList packets = SPARROW_TRY(list_packets(arguments, file, limits));
+  const PacketList packets = SPARROW_TRY(list_packets(arguments, file, limits, caller.stop));
   const std::vector<int64_t> indices = sample_frames(packets.count, packets.fps, rule.fps, rule.max_frames);
   // Sides may be swapped later, where the video says that it is turned: the area is the same.
   const ImageSize size = SPARROW_TRY(smart_resize(packets.height, packets.width, rule.frame));
-  SPARROW_TRY(FrameList::check(size, static_cast<int64_t>(indices.size()), rule));
+  const auto count = static_cast<int64_t>(indices.size());
+  SPARROW_TRY(FrameList::check(size, count, rule));
+  if (caller.reserve) SPARROW_TRY(caller.reserve(memory_of(size, count)));
   FrameList frames(rule);
-  SPARROW_TRY(decode_frames(arguments, file, limits, indices, frames));
+  SPARROW_TRY(decode_frames(arguments, file, limits, caller.stop, indices, frames));
   if (frames.size() == 0) return Error{Errc::kCorrupt, "no frame of the video can be decoded"};
   Video video = std::move(frames).take();
   video.fps = packets.fps;

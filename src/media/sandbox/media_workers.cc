@@ -91,6 +91,7 @@ Result<uint64_t> MediaWorkers::submit(MediaJob job) {
                                     ? "too many pictures wait to be decoded"
                                     : "too many pictures of this key wait to be decoded"};
   }
+  ++counts_.accepted;
   wake();
   return id;
 }

@@ -48,6 +48,7 @@ struct MediaJob {
 
 // Since the start.
 struct MediaWorkerCounts {
+  std::atomic<int64_t> accepted{0};   // jobs
   std::atomic<int64_t> started{0};    // processes
   std::atomic<int64_t> broken{0};     // of them: crashed or lied
   std::atomic<int64_t> timed_out{0};  // killed at a job's deadline

@@ -46,6 +46,7 @@ class MediaLoad {
     ByteBudget& memory;
     const VideoLimits limits;
     const std::string key, salt;
+    const std::stop_token server_stops;
     std::vector<MediaSource> sources;
     std::mutex mutex;
     MediaLoader::Done done;
@@ -53,6 +54,8 @@ class MediaLoad {
     size_t left;  // videos, the pictures as one, and the call that begins it all
     std::vector<uint64_t> fetches, decodes;
     std::shared_ptr<PictureLoad> pictures;
+    std::stop_source stop;  // ffmpeg
+    std::stop_callback<std::function<void()>> stop_with_server{server_stops, [this] { stop.request_stop(); }};
 
     void fail(Error error) {
       MediaLoader::Done call;
@@ -84,6 +87,7 @@ class MediaLoad {
       }
       for (const uint64_t id : fetching) fetcher.cancel(id);
       for (const uint64_t id : decoding) videos.remove(id);
+      stop.request_stop();
     }
   };
 
@@ -160,18 +164,20 @@ void decode_video(const std::shared_ptr<State>& state, size_t place, MediaBytes 
   const uint64_t id = state->videos.post(state->key, size, [state, place, shared] {
     if (!state->is_wanted()) return;
     const MediaSource& source = state->sources[place];
-    Result<Video> video = video_of_file(*shared, source.video, state->limits);
+    const auto reserve = [&](int64_t bytes) -> Status {
+      auto share = state->memory.take(bytes);
+      if (!share)
+        return Error{Errc::kBusy,
+                     strf("there is no room for a video of {} MB now: try again later", bytes >> 20)};
+      state->media[place].memory.push_back(std::move(*share));
+      return Ok{};
+    };
+    Result<Video> video = video_of_file(*shared, source.video, state->limits,
+                                        {.reserve = reserve, .stop = state->stop.get_token()});
+    if (state->server_stops.stop_requested()) return state->fail({Errc::kStopped, "the server is stopping"});
     if (!video.ok())
       return state->fail(
           {video.error().code, strf("{}: {}", source.fields[0], video.error().message), source.fields[0]});
-    int64_t bytes = 0;  // of the frames, and of their patches
-    for (const Image& frame : video->frames)
-      bytes += std::ssize(frame.rgb) * static_cast<int64_t>(1 + sizeof(float));
-    auto share = state->memory.take(bytes);
-    if (!share)
-      return state->fail({Errc::kBusy, strf("{}: there is no room for a video of {} MB now: try again later",
-                                            source.fields[0], bytes >> 20)});
-    state->media[place].memory.push_back(std::move(*share));
     state->media[place].video = std::move(video).value();
     const Sha256Digest digest = sha256({*shared});
     state->media[place].digest = digest_of(source, {&digest, 1});
@@ -226,6 +232,7 @@ Result<std::shared_ptr<MediaLoad>> MediaLoader::load(const std::string& key, con
                                                .limits = settings_.limits.video,
                                                .key = key,
                                                .salt = salt,
+                                               .server_stops = stop_.get_token(),
                                                .sources = std::move(sources),
                                                .done = std::move(done),
                                                .media = std::vector<LoadedMedium>(count),

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,10 @@ class MediaLoader {
   // Both outlive all that the loader has begun, and end before it does: their threads call it. `memory`: of
   // the media of all requests under way.
   MediaLoader(MediaWorkers& workers, MediaFetcher& fetcher, const MediaSettings& settings, int64_t memory);
+  ~MediaLoader() { stop(); }
+
+  // Videos that are under way, or come later, end at once with an error of kind kStopped. Any thread.
+  void stop() { stop_.request_stop(); }
 
   const MediaSettings& settings() const { return settings_; }
   ByteBudget& memory() { return memory_; }  // for tests
@@ -52,6 +57,7 @@ class MediaLoader {
   ByteBudget memory_;
   PictureCache cache_;
   PictureLoader pictures_;
+  std::stop_source stop_;
   WorkQueue videos_;
 };
 

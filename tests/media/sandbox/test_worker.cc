@@ -151,6 +151,8 @@ Result<size_t> work(std::span<const std::byte> options, std::span<const std::byt
 }  // namespace
 
 int main(int argc, char** argv) {
+  // In the place of ffmpeg, one that never ends.
+  if (argc > 1 && std::string_view(argv[1]) == "-nostdin") return ::pause();
   if (argc > 1) return std::string_view(argv[1]) == "pictures" ? run_media_worker(decode_picture) : 1;
   start_report = what_is_there();
   deeds();
