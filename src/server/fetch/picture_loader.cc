@@ -122,7 +122,7 @@ Status decode(const std::shared_ptr<State>& state, size_t place, MediaBytes file
       return Ok{};
     }
   const auto decoded = [state, place, cache, cached_as](Result<Image> image) {
-    if (image.ok() && cache) cache->add(cached_as, image.value());
+    if (image.ok() && cache) cache->add(cached_as, state->key, image.value());
     state->take(place, std::move(image));
   };
   const uint64_t id = SPARROW_TRY(PictureDecoder(state->workers, state->limits.decode)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // PictureCache: pictures that were decoded before, so that a conversation decodes each of its pictures once.
-// Bounded: those not used for longest go first. Known by who sent them as well: nobody finds out by time what
-// others have sent. Any thread.
+// Bounded: of owners with more than their part those not used for longest go first. Known by who sent them as
+// well: nobody finds out by time what others have sent. Any thread.
 #pragma once
 
 #include <cstddef>
@@ -26,17 +26,21 @@ class PictureCache {
   static Sha256Digest id_of(std::string_view salt, const Sha256Digest& file, const SizeRule& rule);
 
   std::optional<Image> find(const Sha256Digest& id);
-  void add(const Sha256Digest& id, const Image& image);
+  void add(const Sha256Digest& id, const std::string& owner, const Image& image);
 
  private:
   struct Entry {
     Sha256Digest id;
+    std::string owner;
     Image image;
   };
+  void make_room();  // with the lock held
+
   const size_t max_bytes_;
   std::mutex mutex_;
   std::list<Entry> entries_;  // least recently used first
   std::map<Sha256Digest, std::list<Entry>::iterator> by_id_;
+  std::map<std::string, size_t> held_;  // bytes, by owner; of those that have any
   size_t bytes_ = 0;
 };
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <thread>
 
 #include "base/text/base64.h"
 #include "checkpoint/checkpoint.h"
@@ -65,6 +66,8 @@ class PicturesTest : public testing::Test {
                   .value();
     MediaSettings settings;
     settings.limits.max_image_pixels = 2048 * 28 * 28;
+    settings.limits.video.ffmpeg = SPARROW_MEDIA_TEST_WORKER;  // never ends
+    settings.limits.video.time = 1h;
     MediaWorkersOptions workers =
         picture_worker_options(settings.limits.decode, {.max_pixels = settings.limits.max_image_pixels}, 2);
     workers.command = {.program = SPARROW_MEDIA_TEST_WORKER, .arguments = {"pictures"}};
@@ -117,6 +120,26 @@ class PicturesTest : public testing::Test {
     Json at = body.root();
     for (const char* key : path) at = at.at(key).value();
     return at.as_int(0, 1 << 30).value();
+  }
+
+  // Whether a child of this process reads a video; waits until that is so.
+  static void wait_for_video(bool wanted) {
+    const auto is_read = [] {
+      for (const auto& entry : fs::directory_iterator("/proc/self/task")) {
+        std::ifstream children(entry.path() / "children");
+        for (int pid = 0; children >> pid;) {
+          std::ifstream file(strf("/proc/{}/cmdline", pid));
+          const std::string words{std::istreambuf_iterator<char>(file), {}};
+          if (words.find("-nostdin") != words.npos) return true;
+        }
+      }
+      return false;
+    };
+    while (is_read() != wanted) std::this_thread::sleep_for(1ms);
+  }
+  static std::string video() {
+    return R"({"type":"video_url","video_url":"data:video/x-matroska;base64,)" +
+           to_base64("\x1a\x45\xdf\xa3 and so on") + R"("})";
   }
 
   int64_t memory_ = int64_t{1} << 30;
@@ -193,19 +216,63 @@ TEST_F(PicturesTest, AKeyFindsItsOwnPictureAndNobodyElses) {
   const auto cached = [&](const std::string& key) {
     return number(chat(parts, key), {"usage", "prompt_tokens_details", "cached_tokens"});
   };
+  const auto expect_done = [&](int64_t times) {
+    EXPECT_EQ(engine_->stats().encoded_segments, times);
+    EXPECT_EQ(workers_->counts().accepted, times);
+  };
   EXPECT_EQ(cached("key-of-a"), 0);
-  EXPECT_EQ(engine_->stats().encoded_segments, 1);
+  expect_done(1);
   EXPECT_EQ(cached("key-of-b"), 0);
-  EXPECT_EQ(engine_->stats().encoded_segments, 2);
+  expect_done(2);
   EXPECT_GE(cached("key-of-a"), 384);
-  EXPECT_EQ(engine_->stats().encoded_segments, 2);
+  expect_done(2);
   // A prompt that the cache does not know: what was encoded is still there.
   EXPECT_EQ(
       number(chat(vision_model().image_of("photo")), {"usage", "prompt_tokens_details", "cached_tokens"}), 0);
-  EXPECT_EQ(engine_->stats().encoded_segments, 2);
+  expect_done(2);
   // In another size it is another picture.
   chat(image(data_url(file_text(vision_model().file_of("photo"))), R"(,"max_pixels":50000)"));
-  EXPECT_EQ(engine_->stats().encoded_segments, 3);
+  expect_done(3);
+  // Nor does one who asks with a salt of its own find what it sent without.
+  std::string salted = user(parts);
+  salted.insert(1, R"("cache_salt":"mine",)");
+  EXPECT_EQ(number(ask("/v1/chat/completions", salted), {"usage", "prompt_tokens_details", "cached_tokens"}),
+            0);
+  expect_done(4);
+}
+
+// The same as it is counted: nothing of it depends on who else asked.
+TEST_F(PicturesTest, CountingFindsNobodyElsesPicture) {
+  const auto count = [&](const std::string& key) {
+    const std::string part = vision_model().image_of("photo");
+    EXPECT_EQ(
+        ask("/tokenize", strf(R"({{"messages":[{{"role":"user","content":[{}]}}]}})", part), key).status,
+        200);
+    return workers_->counts().accepted.load();
+  };
+  EXPECT_EQ(count("key-of-a"), 1);
+  EXPECT_EQ(count("key-of-b"), 2);
+  EXPECT_EQ(count("key-of-a"), 2);
+}
+
+TEST_F(PicturesTest, AVideoEndsWithItsClient) {
+  test::RawClient client(server_->port());
+  client.send(json_post("/v1/chat/completions", user(video()), "Authorization: Bearer key-of-a\r\n"));
+  wait_for_video(true);
+  client.close();
+  wait_for_video(false);
+}
+
+TEST_F(PicturesTest, AServerThatStopsWaitsForNoVideo) {
+  test::RawClient client(server_->port());
+  client.send(json_post("/v1/chat/completions", user(video()), "Authorization: Bearer key-of-a\r\n"));
+  wait_for_video(true);
+  loader_->stop();
+  const RawResponse response = client.read_response();
+  EXPECT_EQ(response.status, 503) << response.body;
+  EXPECT_THAT(response.body, HasSubstr("the server is stopping"));
+  wait_for_video(false);
+  EXPECT_EQ(chat(video()).status, 503);
 }
 
 TEST_F(PicturesTest, WhatIsNoPictureIsRefusedByItsField) {
