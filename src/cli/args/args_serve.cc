@@ -231,6 +231,9 @@ void add_media(CLI::App* command, MediaFlags& o) {
       ->check(CLI::Range(0.0, 1024.0))
       ->type_name("N")
       ->group(group);
+  number("--max-num-batched-patches", o.max_step_patches, int64_t{1} << 30,
+         "Most patches of images that a rank encodes before a step, one image at least\n"
+         "(default 1024; on a GPU 4096)");
   text("--media-memory", o.memory, "SIZE",
        "Memory for the images of all requests under way; more get 429 (default 4G)");
 }

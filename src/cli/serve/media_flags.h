@@ -22,6 +22,7 @@ struct MediaFlags {
   int max_per_key = 1024;                       // pictures of a key that wait or are being decoded
   double cache_gib = 0.25;                      // of pictures that were decoded before; 0: none
   std::string memory = "4G";                    // of the patches of all requests under way
+  int64_t max_step_patches = 0;                 // encoded before a step; 0: what suits the device
 };
 
 }  // namespace sparrow::cli

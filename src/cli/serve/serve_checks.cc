@@ -19,6 +19,9 @@
 namespace sparrow::cli {
 namespace {
 
+// What a step waits for at most: some tens of milliseconds on a GPU; one picture of middling size on a CPU.
+constexpr int64_t kCpuStepPatches = 1024, kGpuStepPatches = 4096;
+
 constexpr size_t kMaxNameBytes = 256;
 
 Error unsupported(std::string message) {
@@ -154,17 +157,20 @@ Result<std::optional<ChatTemplate>> read_template(const ServeOptions& o) {
 }
 
 Result<EngineOptions> engine_options(const ServeOptions& o, const ModelConfig& config) {
-  const int batch_tokens = o.max_step_tokens > 0    ? o.max_step_tokens
-                           : o.load.device == "cpu" ? kCpuStepTokens
-                                                    : kGpuStepTokens;
+  const bool on_cpu = o.load.device == "cpu";
+  const int batch_tokens = o.max_step_tokens > 0 ? o.max_step_tokens
+                           : on_cpu              ? kCpuStepTokens
+                                                 : kGpuStepTokens;
   EngineOptions options{.cpu = {.threads = o.threads},
                         .max_model_tokens = o.max_model_len,
                         .max_step_tokens = std::max(batch_tokens, o.max_step_sequences),
                         .max_step_sequences = o.max_step_sequences,
+                        .max_step_patches = on_cpu ? kCpuStepPatches : kGpuStepPatches,
                         .prefix_caching = o.prefix_caching,
                         .max_queued_requests = o.max_queued_requests};
   options.grid = o.ranks.grid;
   if (o.load.device == "sim") options.grid.dp = SPARROW_TRY(CostModel::read(o.load.cost_model)).groups;
+  if (o.media.max_step_patches > 0) options.max_step_patches = o.media.max_step_patches;
   const int64_t block = SPARROW_TRY(cache_block_bytes(config, o.load, o.ranks.grid));
   if (!o.kv_cache_memory.empty()) {
     const int64_t bytes = SPARROW_TRY(parse_byte_size(o.kv_cache_memory, "--kv-cache-memory"));
