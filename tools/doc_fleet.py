@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables of simulated fleets, from bench/results."""
+
+from doc_records import newest
+
+
+def seconds(value):
+    return f"{1000 * value:.0f} ms" if value < 0.9995 else f"{value:.1f} s"
+
+
+def agents(table, name):
+    """Fleets of bench/cost/agents, by the question that they answer."""
+    asked = newest("fleet-agents").head["results"][name]
+    rows = []
+    for f in asked["fleets"]:
+        first, gap = f["first_token_seconds"], f["token_gap_seconds"]
+        rows.append([f["layout"], f["router"], str(f["instances"]), str(f["gpus"]), f"{f['prefix_tokens_hit'] / f['prefix_tokens_queried']:.0%}",
+                     *(seconds(first[p]) for p in ("p50", "p90", "p99")), *(seconds(gap[p]) for p in ("p50", "p99")),
+                     f"{f['output_tokens_per_second']:,.0f}", f"{f['gpu_hours_per_million_tokens']:.1f}"])
+    columns = ["layout", "router", "instances", "GPUs", "hits", "first token p50", "p90", "p99", "gap p50", "p99", "tokens/s", "GPU-hours / M tokens"]
+    return table(columns, rows, left=2) + ["", f"`{asked['command']}`"]
+
+
+def servers(table):
+    """Simulated servers behind the test's router, in real time."""
+    record = newest("fleet-servers")
+    rows = [[r["router"], f"{r['hit_rate']:.1%}", *(seconds(r["first_token_seconds"][p]) for p in ("p50", "p90", "p99")),
+             *(seconds(r["request_seconds"][p]) for p in ("p50", "p99"))] for r in record.head["results"]]
+    columns = ["router", "hits", "first token p50", "p90", "p99", "whole answer p50", "p99"]
+    return table(columns, rows) + ["", f"From {record.origin()}."]
