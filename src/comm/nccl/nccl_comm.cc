@@ -62,35 +62,60 @@ NcclComm::~NcclComm() {
 
 Status NcclComm::finish(int code) const {
   const auto deadline = std::chrono::steady_clock::now() + patience_;
-  while (comm_ != nullptr && (code == nccl::kSuccess || code == nccl::kInProgress)) {
+  // An exchange is enqueued within microseconds; ranks that come together take longer.
+  constexpr int kBusyPolls = 200;
+  for (int polls = 0; comm_ != nullptr && (code == nccl::kSuccess || code == nccl::kInProgress); ++polls) {
     if (const int asked = library_->CommGetAsyncError(comm_, &code); asked != nccl::kSuccess) code = asked;
     if (code == nccl::kSuccess) return Ok{};
     if (code == nccl::kInProgress && std::chrono::steady_clock::now() > deadline)
       return Error{Errc::kIo, strf("rank {} of {}: NCCL {} heard nothing of some rank for {} ms", rank_,
                                    size_, library_->version(), patience_.count())};
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (polls < kBusyPolls)
+      std::this_thread::yield();
+    else
+      std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
-  return Error{Errc::kIo, strf("rank {} of {}: NCCL {}: {}", rank_, size_, library_->version(),
-                               library_->describe(code))};
+  return error(code);
+}
+
+Error NcclComm::error(int code) const {
+  return {Errc::kIo,
+          strf("rank {} of {}: NCCL {}: {}", rank_, size_, library_->version(), library_->describe(code))};
+}
+
+void NcclComm::fail(Error failure) const {
+  const std::lock_guard lock(mutex_);
+  if (!failure_) failure_ = std::move(failure);
+  failed_ = true;
 }
 
 void NcclComm::check(int code) {
-  if (code != nccl::kSuccess && !finish(code).ok()) failed_ = true;
+  if (code == nccl::kSuccess) return;
+  if (Status done = finish(code); !done.ok()) fail(done.error());
+}
+
+template <typename Body>
+void NcclComm::call(const Body& body) {
+  if (failed_) return;
+  const std::lock_guard lock(calls_);
+  check(body());
 }
 
 template <typename Body>
 void NcclComm::grouped(const Body& body) {
-  if (failed_) return;
-  check(library_->GroupStart());
-  body();
-  check(library_->GroupEnd());
+  call([&] {
+    check(library_->GroupStart());
+    body();
+    return library_->GroupEnd();
+  });
 }
 
 void NcclComm::all_reduce(const Tensor& x) {
   check_summed(x);
-  if (failed_) return;
-  check(library_->AllReduce(x.data, x.data, static_cast<size_t>(x.numel()), type_of(x), nccl::kSum, comm_,
-                            stream_));
+  call([&] {
+    return library_->AllReduce(x.data, x.data, static_cast<size_t>(x.numel()), type_of(x), nccl::kSum, comm_,
+                               stream_);
+  });
 }
 
 void NcclComm::reduce_scatter_rows(const Tensor& x, std::span<const int64_t> rows, const Tensor& mine) {
@@ -131,21 +156,39 @@ void NcclComm::gather(const Tensor& x, int root, const Tensor& all) {
 
 void NcclComm::broadcast(const Tensor& x, int root) {
   check_dense(x);
-  if (failed_) return;
-  check(library_->Broadcast(x.data, x.data, static_cast<size_t>(x.numel()) * size_of(x.dtype), nccl::kInt8,
-                            root, comm_, stream_));
+  call([&] {
+    return library_->Broadcast(x.data, x.data, static_cast<size_t>(x.numel()) * size_of(x.dtype), nccl::kInt8,
+                               root, comm_, stream_);
+  });
+}
+
+void NcclComm::exchange(std::span<const Message> sends, std::span<const Message> receives) {
+  grouped([&] {
+    for (const Message& m : sends)
+      if (m.bytes > 0) library_->Send(m.data, m.bytes, nccl::kInt8, m.rank, comm_, stream_);
+    for (const Message& m : receives)
+      if (m.bytes > 0) library_->Recv(m.data, m.bytes, nccl::kInt8, m.rank, comm_, stream_);
+  });
 }
 
 void NcclComm::abort() {
-  if (failed_.exchange(true) || comm_ == nullptr) return;
+  if (aborted_.exchange(true) || comm_ == nullptr) return;
+  fail({Errc::kStopped, "NCCL was told to give up"});
   std::thread([library = library_, comm = comm_] { library->CommAbort(comm); }).detach();
 }
 
-bool NcclComm::failed() const {
-  if (failed_) return true;
-  int code = nccl::kSuccess;
-  const int asked = library_->CommGetAsyncError(comm_, &code);
-  return asked != nccl::kSuccess || (code != nccl::kSuccess && code != nccl::kInProgress);
+std::optional<Error> NcclComm::failure() const {
+  if (!failed_) {
+    // Whoever is in a call asks itself.
+    const std::unique_lock lock(calls_, std::try_to_lock);
+    if (!lock) return std::nullopt;
+    int code = nccl::kSuccess;
+    const int asked = library_->CommGetAsyncError(comm_, &code);
+    if (asked == nccl::kSuccess && (code == nccl::kSuccess || code == nccl::kInProgress)) return std::nullopt;
+    fail(error(asked != nccl::kSuccess ? asked : code));
+  }
+  const std::lock_guard lock(mutex_);
+  return failure_;
 }
 
 }  // namespace sparrow

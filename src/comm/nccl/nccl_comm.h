@@ -1,12 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // NcclComm: a Communicator over NCCL, for tensors on GPUs: dense ones, f32 or bf16 where they are summed.
 // Sums have NCCL's order, which is the same on all ranks and from run to run, but depends on the size; where
-// the order matters, the kernels of ops/cuda/comm sum.
+// the order matters, rows are exchanged and our own kernels sum (model/exchange/).
 #pragma once
 
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
 
 #include "comm/communicator.h"
 #include "comm/nccl/nccl_library.h"
@@ -34,10 +37,22 @@ class NcclComm final : public Communicator {
   void gather(const Tensor& x, int root, const Tensor& all) override;
   void broadcast(const Tensor& x, int root) override;
 
+  // Bytes for another rank, or from it. A rank's messages to one other arrive in their order.
+  struct Message {
+    int rank = 0;
+    void* data = nullptr;
+    size_t bytes = 0;
+  };
+  // All of it at once, in one launch. To oneself, too: what is sent must be received. Messages without bytes
+  // are left out, on both sides.
+  void exchange(std::span<const Message> sends, std::span<const Message> receives);
+
   // NCCL's own abort may never return: it runs in a thread of its own, for which nobody waits.
   void abort() override;
   // Asks NCCL, whose answer is about what it has noticed so far.
-  bool failed() const override;
+  bool failed() const override { return failure().has_value(); }
+  // Why, in NCCL's words. Any thread.
+  std::optional<Error> failure() const;
 
  private:
   NcclComm(std::shared_ptr<const NcclLibrary> library, int rank, int size, void* stream,
@@ -48,7 +63,13 @@ class NcclComm final : public Communicator {
   Status finish(int code) const;
   // The same for exchanges, which report through failed().
   void check(int code);
-  // Calls `body` between GroupStart and GroupEnd.
+  Error error(int code) const;
+  // The first one stays.
+  void fail(Error failure) const;
+  // Calls `body`, which gives NCCL's code, and waits until it is done; or, grouped, between GroupStart and
+  // GroupEnd.
+  template <typename Body>
+  void call(const Body& body);
   template <typename Body>
   void grouped(const Body& body);
 
@@ -57,7 +78,12 @@ class NcclComm final : public Communicator {
   void* const stream_;
   const std::chrono::milliseconds patience_;
   nccl::Comm* comm_ = nullptr;
-  std::atomic<bool> failed_ = false;
+  std::atomic<bool> aborted_ = false;
+  mutable std::atomic<bool> failed_ = false;
+  // NCCL ends its calls in CommGetAsyncError, which the threads of a rank must not do at once.
+  mutable std::mutex calls_;
+  mutable std::mutex mutex_;
+  mutable std::optional<Error> failure_;  // set before failed_ is
 };
 
 }  // namespace sparrow

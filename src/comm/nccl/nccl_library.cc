@@ -4,13 +4,10 @@
 #include <dlfcn.h>
 
 namespace sparrow {
-namespace {
 
-std::string name_of_version(int code) {
-  return strf("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
+std::string NcclLibrary::name_of(int version) {
+  return strf("{}.{}.{}", version / 10000, version / 100 % 100, version % 100);
 }
-
-}  // namespace
 
 Result<NcclLibrary> NcclLibrary::open(const NcclNeeds& needs, const char* path) {
   // It stays open: it keeps threads of its own.
@@ -47,12 +44,8 @@ Result<NcclLibrary> NcclLibrary::open(const NcclNeeds& needs, const char* path) 
     if (needed && library.version_ < least)
       return Error{Errc::kUnsupported,
                    strf("{} is NCCL {}: {} need {} or newer (libnccl2, or nvidia-nccl-cu13 of PyPI)", path,
-                        library.version(), what, name_of_version(least))};
+                        library.version(), what, name_of(least))};
   return library;
-}
-
-std::string NcclLibrary::version() const {
-  return name_of_version(version_);
 }
 
 }  // namespace sparrow

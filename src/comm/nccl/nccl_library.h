@@ -65,7 +65,8 @@ class NcclLibrary {
   // Error, in a line: it is missing, too old for that, or not what its name says.
   static Result<NcclLibrary> open(const NcclNeeds& needs, const char* path = "libnccl.so.2");
 
-  std::string version() const;  // "2.28.9"
+  std::string version() const { return name_of(version_); }
+  static std::string name_of(int version);  // 22809: "2.28.9"
   // What a code that is no success means, in the library's words.
   std::string describe(int code) const { return GetErrorString(code); }
 
