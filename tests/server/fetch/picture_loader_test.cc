@@ -135,7 +135,7 @@ TEST_F(PictureLoaderTest, APictureIsDecodedOnceForEachSender) {
   const Image marked{.width = 28, .height = 28, .rgb = std::vector<uint8_t>(size_t{3} * 28 * 28, 7)};
   const SizeRule small{.max_pixels = 100'000};
   PictureCache cache(1 << 20);
-  cache.add(PictureCache::id_of("a", sha256({file}), {}), marked);
+  cache.add(PictureCache::id_of("a", sha256({file}), {}), "a", marked);
   const auto load = [&](const char* salt, const SizeRule& rule = {}) {
     auto promise = std::make_shared<std::promise<Result<std::vector<LoadedPicture>>>>();
     const auto begun = PictureLoader(*workers_, *fetcher_, limits_, {.cache = &cache})
@@ -156,16 +156,29 @@ TEST(PictureCache, HoldsAsMuchAsItMayAndForgetsWhatWasNotUsedForLongest) {
   const auto id = [](uint8_t number) { return Sha256Digest{number}; };
   const Image image{.width = 1, .height = 1, .rgb = std::vector<uint8_t>(100)};
   PictureCache cache(250);
-  cache.add(id(1), image);
-  cache.add(id(2), image);
+  cache.add(id(1), "a", image);
+  cache.add(id(2), "a", image);
   EXPECT_TRUE(cache.find(id(1)));
-  cache.add(id(3), image);
+  cache.add(id(3), "a", image);
   EXPECT_FALSE(cache.find(id(2)));
   EXPECT_TRUE(cache.find(id(1)));
   EXPECT_TRUE(cache.find(id(3)));
-  cache.add(id(4), {.rgb = std::vector<uint8_t>(251)});
+  cache.add(id(4), "a", {.rgb = std::vector<uint8_t>(251)});
   EXPECT_FALSE(cache.find(id(4)));
   EXPECT_TRUE(cache.find(id(1)));
+}
+
+TEST(PictureCache, NobodyIsPushedOutByWhoSendsMore) {
+  const auto id = [](int number) {
+    return Sha256Digest{static_cast<uint8_t>(number), static_cast<uint8_t>(number >> 8)};
+  };
+  const Image image{.width = 1, .height = 1, .rgb = std::vector<uint8_t>(100)};
+  PictureCache cache(450);
+  cache.add(id(0), "a", image);
+  for (int i = 1; i <= 300; ++i) cache.add(id(i), "b", image);
+  EXPECT_TRUE(cache.find(id(0)));
+  EXPECT_TRUE(cache.find(id(300)));
+  EXPECT_FALSE(cache.find(id(1)));
 }
 
 TEST_F(PictureLoaderTest, ALoadThatIsDestroyedEndsWhatItBegan) {
