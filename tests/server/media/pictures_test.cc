@@ -54,6 +54,13 @@ const VisionModel& vision_model() {
   return model;
 }
 
+// Programs with a sanitizer in them cannot start under the rules of foreign ones.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kVideosStart = false;
+#else
+constexpr bool kVideosStart = true;
+#endif
+
 class PicturesTest : public testing::Test {
  protected:
   void SetUp() override {
@@ -256,6 +263,7 @@ TEST_F(PicturesTest, CountingFindsNobodyElsesPicture) {
 }
 
 TEST_F(PicturesTest, AVideoEndsWithItsClient) {
+  if (!kVideosStart) GTEST_SKIP() << "the program in the place of ffmpeg does not start";
   test::RawClient client(server_->port());
   client.send(json_post("/v1/chat/completions", user(video()), "Authorization: Bearer key-of-a\r\n"));
   wait_for_video(true);
@@ -264,6 +272,7 @@ TEST_F(PicturesTest, AVideoEndsWithItsClient) {
 }
 
 TEST_F(PicturesTest, AServerThatStopsWaitsForNoVideo) {
+  if (!kVideosStart) GTEST_SKIP() << "the program in the place of ffmpeg does not start";
   test::RawClient client(server_->port());
   client.send(json_post("/v1/chat/completions", user(video()), "Authorization: Bearer key-of-a\r\n"));
   wait_for_video(true);
