@@ -152,35 +152,6 @@ TEST_F(PictureLoaderTest, APictureIsDecodedOnceForEachSender) {
   EXPECT_FALSE(cache.find(PictureCache::id_of("b", sha256({file}), small)));
 }
 
-TEST(PictureCache, HoldsAsMuchAsItMayAndForgetsWhatWasNotUsedForLongest) {
-  const auto id = [](uint8_t number) { return Sha256Digest{number}; };
-  const Image image{.width = 1, .height = 1, .rgb = std::vector<uint8_t>(100)};
-  PictureCache cache(250);
-  cache.add(id(1), "a", image);
-  cache.add(id(2), "a", image);
-  EXPECT_TRUE(cache.find(id(1)));
-  cache.add(id(3), "a", image);
-  EXPECT_FALSE(cache.find(id(2)));
-  EXPECT_TRUE(cache.find(id(1)));
-  EXPECT_TRUE(cache.find(id(3)));
-  cache.add(id(4), "a", {.rgb = std::vector<uint8_t>(251)});
-  EXPECT_FALSE(cache.find(id(4)));
-  EXPECT_TRUE(cache.find(id(1)));
-}
-
-TEST(PictureCache, NobodyIsPushedOutByWhoSendsMore) {
-  const auto id = [](int number) {
-    return Sha256Digest{static_cast<uint8_t>(number), static_cast<uint8_t>(number >> 8)};
-  };
-  const Image image{.width = 1, .height = 1, .rgb = std::vector<uint8_t>(100)};
-  PictureCache cache(450);
-  cache.add(id(0), "a", image);
-  for (int i = 1; i <= 300; ++i) cache.add(id(i), "b", image);
-  EXPECT_TRUE(cache.find(id(0)));
-  EXPECT_TRUE(cache.find(id(300)));
-  EXPECT_FALSE(cache.find(id(1)));
-}
-
 TEST_F(PictureLoaderTest, ALoadThatIsDestroyedEndsWhatItBegan) {
   std::vector<PictureSource> sources{{.from = url("/silent")}, {.from = kOnePixel}};
   auto load = PictureLoader(*workers_, *fetcher_, limits_).load("key", std::move(sources), [](const auto&) {
