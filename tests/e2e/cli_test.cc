@@ -177,7 +177,7 @@ TEST(Program, BadCommandLinesGetOneLineThatNamesTheMistake) {
       {{"serve", model, "--activation-dtype", "int8"},
        "--activation-dtype must be auto, bfloat16 (bf16) or fp8 (fp8_e4m3), got int8"},
       {{"serve", model, "--load-format", "gguf"}, "--load-format gguf: auto (the checkpoint) or dummy"},
-      {{"serve", model, "--device", "tpu"}, "--device must be auto, cpu or cuda, got tpu"},
+      {{"serve", model, "--device", "tpu"}, "--device must be auto, cpu, cuda or sim, got tpu"},
       {{"bench", "step"}, "bench step needs either --model or --preset"},
       {{"bench", "step", "--preset", "m3", "--batch", "8,0"}, "--batch: Value 0 not in range"},
       {{"bench", "step", "--preset", "m3", "--context", "0"}, "--context: Value 0 not in range"},

@@ -27,6 +27,8 @@ def said(response):
     for item in response.output:
         if item.type == "function_call":
             items.append((item.type, item.name, item.arguments, item.status))
+        elif item.type == "custom_tool_call":
+            items.append((item.type, item.name, item.input))
         else:
             items.append((item.type, "".join(part.text for part in item.content), item.status))
     return items, response.status, response.usage.output_tokens
@@ -128,6 +130,31 @@ class ResponsesClient(unittest.TestCase):
         self.agent(False, lambda item: {k: v for k, v in item.to_dict().items()
                                         if item.type != "reasoning" or k != "content"})
 
+    def test_tools_of_every_kind(self):
+        # What Codex sends: tools in namespaces, custom ones, and some that only OpenAI could run.
+        patch = {"type": "custom", "name": "patch", "format": {"type": "grammar", "syntax": "regex", "definition": "[ab]{3}"}}
+        agents = {"type": "namespace", "name": "agents", "description": "Helpers.", "tools": TOOLS}
+        name = TOOLS[0]["name"]
+        for chosen, kind in [(patch, "custom_tool_call"), ({**TOOLS[0], "namespace": "agents"}, "function_call")]:
+            with self.subTest(kind=kind):
+                choice = {key: chosen[key] for key in ["type", "name", "namespace"] if key in chosen}
+                fields = {"tools": [agents, patch, {"type": "web_search"}], "tool_choice": choice, "temperature": 1,
+                          "max_output_tokens": 3000, "parallel_tool_calls": False,
+                          "extra": {"logit_bias": self.bias, "seed": 3, "chat_template_kwargs": {"thinking_mode": "disabled"}}}
+                response = self.create(**fields)
+                self.assertEqual([item.type for item in response.output], [kind])
+                call = response.output[0]
+                self.assertEqual(said(self.events(**fields)[-1].response), said(response))
+                if kind == "custom_tool_call":
+                    self.assertRegex(call.input, "^[ab]{3}$")
+                else:
+                    self.assertEqual((call.name, call.namespace), (name, "agents"))
+                output = {"type": kind + "_output", "call_id": call.call_id, "output": "done"}
+                question = {"role": "user", "content": "Hello"}
+                sent = self.create(input=[question, call.to_dict(), output])
+                named = self.create(input=[question, {"type": "item_reference", "id": call.id}, output])
+                self.assertEqual(said(named), said(sent))
+
     def test_a_conversation_that_the_server_remembers(self):
         first = self.create(input="Hello", instructions="Be brief.", extra={"ignore_eos": True})
         self.assertTrue(first.store)
@@ -213,7 +240,7 @@ class ResponsesClient(unittest.TestCase):
             self.create(input=[{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}])
         self.assertEqual(caught.exception.param, "input[0].content[0].type")
         with self.assertRaises(openai.BadRequestError) as caught:
-            self.create(tools=[{"type": "web_search"}])
+            self.create(tools=[{"type": "mcp", "server_label": "x", "server_url": "http://x"}])
         self.assertEqual(caught.exception.param, "tools[0].type")
         with self.assertRaises(openai.NotFoundError):
             self.client.responses.create(model="other", input="x")
