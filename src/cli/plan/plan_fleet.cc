@@ -19,10 +19,10 @@ Result<int> plan_fleet(const PlanCommandOptions& o) {
     return Error{Errc::kInvalidArgument, "--slo needs --cost-model, one for each layout to try"};
   const ServiceGoal goal = SPARROW_TRY(parse_goal(o.slo));
   const FleetWorkload workload = SPARROW_TRY(make_workload(o.workload));
+  const Routing routing = SPARROW_TRY(routing_named(o.router));
   std::vector<FleetResult> found;
   for (const std::filesystem::path& file : o.cost_models) {
-    FleetOptions options{.cost = SPARROW_TRY(CostModel::read(file)),
-                         .routing = SPARROW_TRY(routing_named(o.router))};
+    FleetOptions options{.cost = SPARROW_TRY(CostModel::read(file)), .routing = routing};
     options.limits.max_step_sequences = o.max_step_sequences;
     if (o.max_step_tokens > 0) options.limits.max_step_tokens = o.max_step_tokens;
     if (auto fleet = SPARROW_TRY(smallest_fleet(workload, options, goal, o.max_gpus)))

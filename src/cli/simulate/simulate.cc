@@ -52,10 +52,10 @@ Status run_simulate(const SimulateOptions& o) {
   std::vector<FleetResult> results;
   for (const int instances : o.instances)
     for (const std::string& router : o.routers) {
-      FleetOptions options{.cost = cost,
-                           .instances = instances,
-                           .routing = SPARROW_TRY(routing_named(router)),
-                           .cache_tokens = o.cache_tokens};
+      // Not inside the braces: members that are made by then would not be destroyed.
+      const Routing routing = SPARROW_TRY(routing_named(router));
+      FleetOptions options{
+          .cost = cost, .instances = instances, .routing = routing, .cache_tokens = o.cache_tokens};
       options.limits.max_step_tokens = o.max_step_tokens;
       options.limits.max_step_sequences = o.max_step_sequences;
       results.push_back(SPARROW_TRY(simulate_fleet(workload, options)));

@@ -111,13 +111,14 @@ class Grammar {
   NodeId nonempty(NodeId id);
   NodeId nonempty_rule(int number);
   Status check_left_recursion() const;
-  Status visit_left(int rule, std::vector<uint8_t>& state) const;
+  std::vector<int> first_rules(int number) const;
 
   std::vector<Node> nodes_;
   std::vector<NodeId> parts_;
   std::vector<ByteSet> sets_;
   std::string bytes_;
   std::vector<Rule> rules_;
+  std::vector<int> undefined_;  // rules whose nonempty one has no body yet
   std::unordered_map<std::string, NodeId> known_, made_;
   std::vector<bool> nullable_;
   NodeId root_ = 0, plain_ascii_ = -1, plain_part_ = -1;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What a grammar must be before an automaton can follow it: repeats consume, and no rule begins with itself.
 #include <algorithm>
+#include <unordered_set>
 
 #include "base/strf.h"
 #include "base/utf8.h"
@@ -68,12 +69,12 @@ std::vector<bool> Grammar::productive(const std::vector<bool>& fits) const {
   return settle(std::move(needs));
 }
 
+// It is defined later: rules may follow each other further than a stack goes.
 NodeId Grammar::nonempty_rule(int number) {
   if (rules_[number].nonempty < 0) {
     const int made = add_rule(rules_[number].name);
     rules_[number].nonempty = made;
-    const NodeId node = nonempty(rules_[number].node);
-    define(made, node);
+    undefined_.push_back(number);
   }
   return rule(rules_[number].nonempty);
 }
@@ -109,24 +110,17 @@ NodeId Grammar::nonempty(NodeId id) {
   }
 }
 
-// A rule that begins with itself would have to be entered for ever.
-Status Grammar::visit_left(int number, std::vector<uint8_t>& state) const {
-  constexpr uint8_t kOpen = 1, kDone = 2;
-  if (state[number] == kDone) return Ok{};
-  if (state[number] == kOpen)
-    return Error{Errc::kInvalidArgument,
-                 strf("the rule {} begins with itself: left recursion is not supported",
-                      excerpt(rules_[number].name))};
-  state[number] = kOpen;
+// The rules that a rule may begin with.
+std::vector<int> Grammar::first_rules(int number) const {
+  std::vector<int> rules;
   std::vector<NodeId> open{rules_[number].node};
-  std::vector<bool> seen(nodes_.size());
+  std::unordered_set<NodeId> seen;
   while (!open.empty()) {
     const NodeId id = open.back();
     open.pop_back();
-    if (seen[id]) continue;
-    seen[id] = true;
+    if (!seen.insert(id).second) continue;
     const Node& node = nodes_[id];
-    if (node.kind == NodeKind::kRule) SPARROW_TRY(visit_left(node.first, state));
+    if (node.kind == NodeKind::kRule) rules.push_back(node.first);
     if (node.kind == NodeKind::kChoice || node.kind == NodeKind::kRepeat || node.kind == NodeKind::kBoth)
       open.insert(open.end(), parts(node).begin(), parts(node).end());
     if (node.kind != NodeKind::kSequence) continue;
@@ -135,13 +129,40 @@ Status Grammar::visit_left(int number, std::vector<uint8_t>& state) const {
       if (!nullable_[part]) break;
     }
   }
-  state[number] = kDone;
-  return Ok{};
+  return rules;
 }
 
+// A rule that begins with itself would have to be entered for ever.
 Status Grammar::check_left_recursion() const {
+  enum : uint8_t { kNew, kOpen, kDone };
+  struct Visit {
+    int rule;
+    std::vector<int> next;
+  };
   std::vector<uint8_t> state(rules_.size());
-  for (size_t i = 0; i < rules_.size(); ++i) SPARROW_TRY(visit_left(static_cast<int>(i), state));
+  for (size_t i = 0; i < rules_.size(); ++i) {
+    std::vector<Visit> path;
+    const auto enter = [&](int rule) {
+      state[rule] = kOpen;
+      path.push_back({rule, first_rules(rule)});
+    };
+    if (state[i] == kNew) enter(static_cast<int>(i));
+    while (!path.empty()) {
+      Visit& visit = path.back();
+      if (visit.next.empty()) {
+        state[visit.rule] = kDone;
+        path.pop_back();
+        continue;
+      }
+      const int rule = visit.next.back();
+      visit.next.pop_back();
+      if (state[rule] == kOpen)
+        return Error{Errc::kInvalidArgument,
+                     strf("the rule {} begins with itself: left recursion is not supported",
+                          excerpt(rules_[rule].name))};
+      if (state[rule] == kNew) enter(rule);
+    }
+  }
   return Ok{};
 }
 
@@ -159,6 +180,12 @@ Status Grammar::finish(NodeId root) {
     // As parts are shared by nobody else, the node may change in its place.
     parts_[nodes_[i].first] = part;
     nodes_[i].min = 0;
+  }
+  while (!undefined_.empty() && !overflows()) {
+    const int number = undefined_.back();
+    undefined_.pop_back();
+    const NodeId node = nonempty(rules_[number].node);
+    define(rules_[number].nonempty, node);
   }
   if (overflows()) return too_large();
   find_nullable();

@@ -102,6 +102,17 @@ TEST(HostileConstraints, Schemas) {
                     R"("d{}":{{"$anchor":"a{}","type":"object","properties":{{"n":{{"$ref":"#a{}"}}}}}})", i,
                     i, (i + 1) % 2'000);
               }) + "}}");
+  const auto chain = [&](int length, const char* more) {
+    return R"({"$ref":"#/$defs/d0","$defs":{)" +
+           list(length, ",",
+                [&](int i) {
+                  return strf(R"("d{}":{{"type":"object","properties":{{"n":{{"$ref":"#/$defs/d{}"}}}}{}}})",
+                              i, (i + 1) % length, more);
+                }) +
+           "}}";
+  };
+  expect_soon("a chain of 4,900 definitions", chain(4'900, ""));
+  expect_soon("one that never ends", chain(4'900, R"(,"required":["n"])"));
   const std::string members = list(1'000, ",", numbered("\"p", "\":{}"));
   expect_soon("members that are counted", R"({"maxProperties":199,"properties":{)" + members + "}}");
   expect_soon("at least so many of them", R"({"minProperties":200,"properties":{)" + members + "}}");
@@ -134,6 +145,9 @@ TEST(HostileConstraints, Grammars) {
   gbnf("rules in the wrong order", "root ::= r0\n" + list(4'900, "\n", [](int i) {
                                      return strf("r{} ::= r{} | \"x\" r{}", i, i + 1, i + 1);
                                    }) + "\nr4900 ::= \"b\"");
+  gbnf("a chain of what may be nothing", "root ::= (r0)*\n" + list(2'400, "\n", [](int i) {
+                                           return strf("r{} ::= r{}?", i, i + 1);
+                                         }) + "\nr2400 ::= \"b\"?");
 }
 
 }  // namespace

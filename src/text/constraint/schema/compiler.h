@@ -27,6 +27,7 @@ class SchemaCompiler {
 
  private:
   // schema_values.cc
+  Result<NodeId> define(int rule, const Facets& facets);
   Result<NodeId> open_value(const Facets& facets);
   Result<std::optional<NodeId>> alternatives(const Facets& facets, std::string_view keyword);
   Status check_apart(const Facet& facet, const std::vector<Facets>& ways);
@@ -74,6 +75,8 @@ class SchemaCompiler {
   std::map<std::string, std::unique_ptr<class Automaton>> patterns_;
   std::unordered_map<std::string, std::unordered_set<std::string>> enums_;  // by pointer, as canonical text
   std::unique_ptr<SchemaCompiler> as_json_;  // of kToolCall: for what has no elements
+  int nesting_ = 0;
+  std::vector<std::pair<int, Facets>> later_;  // rules that are still to be defined
   int any_rule_ = -1;
   NodeId char_ = -1, tool_text_ = -1;
 };

@@ -14,6 +14,8 @@ namespace {
 constexpr size_t kMaxAlternatives = 512;
 constexpr int64_t kMaxDivisor = 1000;
 constexpr int kMaxIndent = 40;
+// Definitions may refer to each other in a chain that is longer than a stack: what is deeper waits its turn.
+constexpr int kMaxNesting = 64;
 
 std::string key_of(const Facets& facets) {
   std::string key;
@@ -66,9 +68,25 @@ Result<NodeId> SchemaCompiler::value(const Facets& facets) {
   const int rule = entry->second = g_.add_rule(facets.empty() ? "value" : facets[0].pointer);
   if (rules_.size() > kMaxGrammarDepth || g_.overflows())
     return Error{Errc::kInvalidArgument, "the schema is too large"};
-  const NodeId node = SPARROW_TRY(open_value(facets));
-  g_.define(rule, node);
+  if (nesting_ == kMaxNesting) {
+    later_.emplace_back(rule, facets);
+    return g_.rule(rule);
+  }
+  const NodeId node = SPARROW_TRY(define(rule, facets));
+  while (nesting_ == 0 && !later_.empty()) {
+    const auto [number, inner] = std::move(later_.back());
+    later_.pop_back();
+    SPARROW_TRY(define(number, inner));
+  }
   return node == g_.nothing() ? node : g_.rule(rule);
+}
+
+Result<NodeId> SchemaCompiler::define(int rule, const Facets& facets) {
+  ++nesting_;
+  Result<NodeId> node = open_value(facets);
+  --nesting_;
+  if (node.ok()) g_.define(rule, *node);
+  return node;
 }
 
 Result<NodeId> SchemaCompiler::open_value(const Facets& facets) {
