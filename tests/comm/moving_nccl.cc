@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A library that passes for NCCL between the threads of one process, each of which is a rank with memory of
-// the host: messages arrive when both sides have called GroupEnd. It has no collectives. A rank whose peer
-// has gone is told so after fake_nccl_lose().
+// the host or, FAKE_ON_GPU, of a GPU and with a stream of its own: messages arrive when both sides have
+// called GroupEnd. It has no collectives. A rank whose peer has gone is told so after fake_nccl_lose().
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -13,6 +13,9 @@
 #include <vector>
 
 #include "comm/nccl/nccl_library.h"
+#ifdef FAKE_ON_GPU
+#include <cuda_runtime_api.h>
+#endif
 
 namespace nccl = sparrow::nccl;
 
@@ -30,6 +33,7 @@ std::mutex mutex;
 std::condition_variable arrived;
 std::map<std::tuple<std::string, int, int>, std::deque<std::vector<char>>> messages;  // by comm, from, to
 bool lost = false;
+int aborts = 0;
 std::deque<nccl::Comm> comms;  // who gave one up may still be waited for in a call
 
 nccl::Comm* keep(nccl::Comm comm) {
@@ -43,6 +47,7 @@ struct Operation {
   int peer;
   void* data;
   size_t bytes;
+  void* stream;
 };
 thread_local std::vector<Operation> group;
 thread_local bool in_group = false;
@@ -53,10 +58,22 @@ int add(const Operation& operation) {
   return nccl::kSuccess;
 }
 
+// What the stream does before comes first, and it goes on when the bytes are there.
+void copy(void* to, const void* from, [[maybe_unused]] const Operation& op) {
+#ifdef FAKE_ON_GPU
+  const auto stream = static_cast<cudaStream_t>(op.stream);
+  cudaMemcpyAsync(to, from, op.bytes, cudaMemcpyDefault, stream);
+  cudaStreamSynchronize(stream);
+#else
+  std::memcpy(to, from, op.bytes);
+#endif
+}
+
 int run(std::unique_lock<std::mutex>& lock, const Operation& op) {
   if (op.sends) {
-    const char* const first = static_cast<const char*>(op.data);
-    messages[{op.comm->key, op.comm->rank, op.peer}].emplace_back(first, first + op.bytes);
+    std::vector<char> message(op.bytes);
+    copy(message.data(), op.data, op);
+    messages[{op.comm->key, op.comm->rank, op.peer}].push_back(std::move(message));
     arrived.notify_all();
     return nccl::kSuccess;
   }
@@ -66,7 +83,7 @@ int run(std::unique_lock<std::mutex>& lock, const Operation& op) {
   const std::vector<char> message = std::move(queue.front());
   queue.pop_front();
   if (message.size() != op.bytes) return kInternalError;
-  std::memcpy(op.data, message.data(), op.bytes);
+  copy(op.data, message.data(), op);
   return nccl::kSuccess;
 }
 
@@ -86,6 +103,12 @@ int fake_nccl_left() {
   int left = 0;
   for (const auto& [key, queue] : messages) left += static_cast<int>(queue.size());
   return left;
+}
+
+// Communicators that were aborted.
+int fake_nccl_aborts() {
+  const std::lock_guard lock(mutex);
+  return aborts;
 }
 
 int ncclGetVersion(int* version) {
@@ -116,6 +139,8 @@ int ncclCommDestroy(nccl::Comm*) {
   return 0;
 }
 int ncclCommAbort(nccl::Comm*) {
+  const std::lock_guard lock(mutex);
+  ++aborts;
   return 0;
 }
 int ncclCommGetAsyncError(nccl::Comm*, int* code) {
@@ -132,11 +157,11 @@ int ncclReduce(const void*, void*, size_t, int, int, int, nccl::Comm*, void*) {
 int ncclBroadcast(const void*, void*, size_t, int, int, nccl::Comm*, void*) {
   return kInvalidArgument;
 }
-int ncclSend(const void* data, size_t bytes, int, int peer, nccl::Comm* comm, void*) {
-  return add({comm, true, peer, const_cast<void*>(data), bytes});
+int ncclSend(const void* data, size_t bytes, int, int peer, nccl::Comm* comm, void* stream) {
+  return add({comm, true, peer, const_cast<void*>(data), bytes, stream});
 }
-int ncclRecv(void* data, size_t bytes, int, int peer, nccl::Comm* comm, void*) {
-  return add({comm, false, peer, data, bytes});
+int ncclRecv(void* data, size_t bytes, int, int peer, nccl::Comm* comm, void* stream) {
+  return add({comm, false, peer, data, bytes, stream});
 }
 int ncclGroupStart() {
   in_group = true;

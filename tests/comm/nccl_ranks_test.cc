@@ -62,6 +62,7 @@ TEST(NcclRanks, AllSayWhoseLibraryIsTheTrouble) {
 TEST(NcclRanks, WhatNcclReportsIsToldWhoeverWaits) {
   const std::string path = path_of("moving_nccl");
   const auto lose = reinterpret_cast<void (*)(bool)>(dlsym(dlopen(path.c_str(), RTLD_NOW), "fake_nccl_lose"));
+  const auto aborts = reinterpret_cast<int (*)()>(dlsym(dlopen(path.c_str(), RTLD_NOW), "fake_nccl_aborts"));
   std::atomic<int> times = 0;
   std::string reason;
   auto ranks = NcclRanks::join({.grid = {},
@@ -82,6 +83,7 @@ TEST(NcclRanks, WhatNcclReportsIsToldWhoeverWaits) {
   while (times == 0) std::this_thread::yield();
   EXPECT_THAT(reason, HasSubstr("NCCL 2.30.4: remote process exited"));
   EXPECT_THAT(ranks->failure().value().message, HasSubstr("remote process exited"));
+  while (aborts() < 3) std::this_thread::yield();  // what waits on a GPU is let go: world, group, across
   ranks.reset();
   EXPECT_EQ(times, 1);
   lose(false);

@@ -23,6 +23,10 @@ void check_summed(const Tensor& x) {
   SPARROW_CHECK(x.dtype == DType::kF32 || x.dtype == DType::kBF16);
 }
 
+Error told_to_give_up() {
+  return {Errc::kStopped, "NCCL was told to give up"};
+}
+
 std::byte* row_at(const Tensor& x, int64_t row) {
   return static_cast<std::byte*>(x.data) + row * x.row_stride * static_cast<int64_t>(size_of(x.dtype));
 }
@@ -65,6 +69,7 @@ Status NcclComm::finish(int code) const {
   // An exchange is enqueued within microseconds; ranks that come together take longer.
   constexpr int kBusyPolls = 200;
   for (int polls = 0; comm_ != nullptr && (code == nccl::kSuccess || code == nccl::kInProgress); ++polls) {
+    if (aborted_) return told_to_give_up();
     if (const int asked = library_->CommGetAsyncError(comm_, &code); asked != nccl::kSuccess) code = asked;
     if (code == nccl::kSuccess) return Ok{};
     if (code == nccl::kInProgress && std::chrono::steady_clock::now() > deadline)
@@ -96,9 +101,8 @@ void NcclComm::check(int code) {
 
 template <typename Body>
 void NcclComm::call(const Body& body) {
-  if (failed_) return;
   const std::lock_guard lock(calls_);
-  check(body());
+  if (!failed_) check(body());
 }
 
 template <typename Body>
@@ -173,7 +177,12 @@ void NcclComm::exchange(std::span<const Message> sends, std::span<const Message>
 
 void NcclComm::abort() {
   if (aborted_.exchange(true) || comm_ == nullptr) return;
-  fail({Errc::kStopped, "NCCL was told to give up"});
+  fail(told_to_give_up());
+  // Whoever is in a call leaves it now, if NCCL lets him: what is aborted is gone.
+  constexpr int kTries = 100;
+  std::unique_lock lock(calls_, std::defer_lock);
+  for (int i = 0; i < kTries && !lock.try_lock(); ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   std::thread([library = library_, comm = comm_] { library->CommAbort(comm); }).detach();
 }
 
@@ -181,7 +190,7 @@ std::optional<Error> NcclComm::failure() const {
   if (!failed_) {
     // Whoever is in a call asks itself.
     const std::unique_lock lock(calls_, std::try_to_lock);
-    if (!lock) return std::nullopt;
+    if (!lock || aborted_) return std::nullopt;
     int code = nccl::kSuccess;
     const int asked = library_->CommGetAsyncError(comm_, &code);
     if (asked == nccl::kSuccess && (code == nccl::kSuccess || code == nccl::kInProgress)) return std::nullopt;

@@ -33,6 +33,10 @@ Result<NcclLibrary> NcclLibrary::open(const NcclNeeds& needs, const char* path) 
   if (const int code = library.GetVersion(&library.version_); code != nccl::kSuccess)
     return Error{Errc::kUnsupported, strf("{} does not tell its version: {}", path, library.describe(code))};
 
+  // The name may have been that of a link, or found in one of many folders.
+  Dl_info found{};
+  const bool is_found = dladdr(reinterpret_cast<const void*>(library.GetVersion), &found) != 0;
+  const char* const at = is_found && found.dli_fname != nullptr ? found.dli_fname : path;
   const struct {
     bool needed;
     int least;
@@ -43,7 +47,7 @@ Result<NcclLibrary> NcclLibrary::open(const NcclNeeds& needs, const char* path) 
   for (const auto& [needed, least, what] : limits)
     if (needed && library.version_ < least)
       return Error{Errc::kUnsupported,
-                   strf("{} is NCCL {}: {} need {} or newer (libnccl2, or nvidia-nccl-cu13 of PyPI)", path,
+                   strf("{} is NCCL {}: {} need {} or newer (libnccl2, or nvidia-nccl-cu13 of PyPI)", at,
                         library.version(), what, name_of(least))};
   return library;
 }

@@ -101,6 +101,8 @@ void NcclRanks::watch() {
     const std::optional<Error> failed = failure();
     if (!failed) continue;
     if (options_.lost) options_.lost(*failed);
+    // What waits on the GPU for a rank that is gone ends; or it does not, and whoever was told ends all.
+    for (NcclComm* const comm : {across_.get(), group_.get(), world_.get()}) comm->abort();
     return;
   }
 }
