@@ -14,6 +14,7 @@
 #include "device/cuda/read_rate.h"
 #include "kv/cuda/copy_blocks.h"
 #include "model/cuda/pack/pack.h"
+#include "ops/cuda/comm/row_sums.h"
 #include "ops/cuda/linear_held.h"
 #include "ops/cuda/linear_small.h"
 #include "ops/cuda/moe/families.h"
@@ -88,6 +89,23 @@ TEST(LaunchArguments, Norms) {
       [](const auto& a) { final_norm(a, nullptr); },
       {{[](auto& a) { a.logit_rows = nullptr; }, "final_norm: logit_rows must not be null"},
        {[](auto& a) { a.out = somewhere(2); }, "final_norm: out must be aligned to 16 bytes"}});
+}
+
+TEST(LaunchArguments, SumsOfRows) {
+  const PartRowsOf from{.parts = somewhere(), .sources = 4, .rows = 3, .hidden = 128};
+  refuses<SumRowsArgs>(
+      {.from = from, .sums = somewhere<float>()}, [](const auto& a) { sum_rows(a, nullptr); },
+      {{[](auto& a) { a.from.parts = nullptr; }, "sum_rows: parts must not be null"},
+       {[](auto& a) { a.from.sources = 3; }, "sum_rows: sources must be 1, 2, 4 or 8"},
+       {[](auto& a) { a.from.hidden = 96; }, "sum_rows: hidden must be a multiple of 64, got 96"},
+       {[](auto& a) { a.sums = nullptr; }, "sum_rows: sums must not be null"}});
+  refuses<SumRowsNormArgs>(
+      {.from = from, .weight = somewhere(), .out = somewhere()},
+      [](const auto& a) { sum_rows_norm(a, nullptr); },
+      {{[](auto& a) { a.from.sources = 16; }, "sum_rows_norm: sources must be 1, 2, 4 or 8"},
+       {[](auto& a) { a.from.rows = -1; }, "sum_rows_norm: rows must be in [1, 2147483647], got -1"},
+       {[](auto& a) { a.weight = nullptr; }, "sum_rows_norm: weight must not be null"},
+       {[](auto& a) { a.out = somewhere(4); }, "sum_rows_norm: out must be aligned to 16 bytes"}});
 }
 
 TEST(LaunchArguments, FeedIds) {
