@@ -15,6 +15,7 @@
 #include "engine/schedule/scheduler_types.h"
 #include "engine/schedule/wait_reason.h"
 #include "kv/cache_event.h"
+#include "model/exchange/exchange_way.h"
 #include "model/ledger.h"
 #include "model/load/file_walk.h"
 
@@ -34,6 +35,7 @@ struct GpuOptions {
   DType index_dtype = DType::kBF16;  // of its index keys, likewise
   double memory_utilization = 0.9;   // of the device's memory, for all there is
   bool share = false;                // other ranks may run on the same GPU; slower, for tests
+  ExchangeWay exchange;              // how ranks exchange rows
   bool graphs = true;                // replay decode steps from CUDA graphs
   bool batch_invariant = false;      // outputs depend, to the bit, on their request alone; slower
   int64_t feature_tokens = 8192;     // of images that are kept at a time, where the model has vision

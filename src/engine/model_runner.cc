@@ -21,7 +21,8 @@ Result<std::unique_ptr<ModelRunner>> create_runner(const ModelConfig& config, co
          .max_step_sequences = options.max_step_sequences,
          .grid = options.grid,
          .gpu = options.gpu,
-         .exchange = peers.exchange}));
+         .exchange = peers.exchange,
+         .lost = peers.lost}));
   return runner;
 }
 

@@ -63,6 +63,8 @@ struct RankPeers {
   RankComms comms;  // for a CPU
   // Takes this rank's bytes and gives everybody's, by rank. All ranks call it equally often.
   std::function<Result<std::vector<Bytes>>(std::span<const std::byte>)> exchange;
+  // Called when NCCL reports that something is wrong, from a thread of its own; may be empty.
+  std::function<void(const Error&)> lost;
 };
 
 // The runner for options.device, which is the only thing that tells devices apart. Config and weights are

@@ -83,7 +83,8 @@ ops::cuda::PeerShape peer_shape(const ModelConfig& config, const Grid& grid, con
           .f32_partials = limits.batch_invariant,
           .max_lists = shared_index_heads(config, grid) > 0
                            ? int64_t{limits.max_step_tokens} * grid.tp * kv_heads_per_rank(config, grid)
-                           : 0};
+                           : 0,
+          .peer_memory = !limits.nccl};
 }
 
 msa::gpu::PlanConfig attention_plan(const ModelConfig& config, const RankShape& rank,

@@ -32,7 +32,7 @@ int output_parts(const ModelConfig& config, int query_heads);
 int expert_parts(const ModelConfig& config, int num_experts, int inter, int shared_inter = 0);
 int most_parts(const ModelConfig& config, const RankShape& rank);
 
-// What ranks of several share.
+// What ranks of several share, or exchange over NCCL.
 ops::cuda::PeerShape peer_shape(const ModelConfig& config, const Grid& grid, const GpuStepLimits& limits);
 
 // The attention's plan, which refers to the frequencies.

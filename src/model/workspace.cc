@@ -8,6 +8,7 @@
 #include "kv/block_table.h"
 #include "model/cpu/rank_weights.h"
 #include "model/device_layout.h"
+#include "model/exchange/nccl_rows.h"
 #include "ops/ops.h"
 
 namespace sparrow {
@@ -36,8 +37,13 @@ Result<Workspace> gpu_workspace(const ModelConfig& config, const Grid& grid, con
   lay_out_step<BFloat16>(arena, config, rank, limits, attention_bytes);
   Workspace workspace;
   for (const Arena::Part& part : arena.parts()) workspace.add(part.name, static_cast<int64_t>(part.bytes));
-  if (grid.world() > 1)
+  if (grid.world() > 1 && limits.nccl) {
+    const NcclShape shape = nccl_shape(config, grid, limits);
+    workspace.add("exchanged with other ranks", exchanged_bytes(shape));
+    workspace.add("NCCL's messages", nccl_bytes(shape));
+  } else if (grid.world() > 1) {
     workspace.add("shared with other ranks", ops::cuda::peer_bytes(peer_shape(config, grid, limits)));
+  }
   return workspace;
 }
 

@@ -160,6 +160,22 @@ TEST(GpuMemory, NamesEveryPartOnceAndAddsUp) {
   EXPECT_EQ(memory.driver.of("captured steps"), kDriverGraphBytes);
 }
 
+TEST(GpuMemory, OfRanksOverNcclHasNoReportsOfKernelsAndLeavesRoomForNccl) {
+  GpuStepLimits limits{
+      .max_step_tokens = 8192, .max_step_sequences = 256, .max_logits = 256, .max_context = 131072};
+  const GpuMemory in_node = plan_gpu_memory(m3(), {.tp = 8}, limits, 132).value();
+  limits.nccl = true;
+  const GpuMemory memory = plan_gpu_memory(m3(), {.tp = 8}, limits, 132).value();
+  EXPECT_EQ(in_node.pinned_bytes - memory.pinned_bytes, ops::cuda::kPeerReportBytes);
+  EXPECT_EQ(memory.driver.bytes - in_node.driver.bytes, kNcclOwnBytes);
+  EXPECT_EQ(memory.weight_bytes, in_node.weight_bytes);
+  int64_t sum = 0;
+  for (const LedgerRow& row : memory.workspace.rows) sum += row.bytes;
+  EXPECT_EQ(sum, memory.workspace.bytes);
+  // One rank has nobody to talk to.
+  EXPECT_EQ(plan_gpu_memory(m3(), {}, limits, 132)->driver.bytes, in_node.driver.bytes);
+}
+
 TEST(GpuMemory, GrowsWithEachLimit) {
   const auto bytes = [](const GpuStepLimits& limits) {
     return plan_gpu_memory(m3(), {.tp = 8}, limits, 132)->workspace.bytes;

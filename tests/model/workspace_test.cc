@@ -84,6 +84,34 @@ TEST(Workspace, BatchInvariantStepsSumInParts) {
   EXPECT_EQ(invariant.of("shared with other ranks"), round_up(shared, int64_t{2} << 20));
 }
 
+// Over NCCL there are no mailboxes, but places for messages: of a group's parts of the rows of all groups,
+// and, of several groups, of sums in f32.
+TEST(Workspace, MessagesOfNcclHaveRoomForTheLargestStep) {
+  GpuStepLimits limits = limits_of(8192, 256, 131072);
+  limits.nccl = true;
+  constexpr int64_t kTokens = 8192, kHidden = 6144, kLogits = 256 * 200064 * 4, kIds = 256 * 4;
+  const auto rows = [&](const Grid& grid, std::string_view name) {
+    return gpu_workspace(m3(), grid, limits, kHopperSms)->of(name);
+  };
+  EXPECT_EQ(rows({.tp = 8}, "exchanged with other ranks"),
+            kTokens * kHidden * (2 + 2) + kLogits + kIds + 8 * kTokens * 128);
+  EXPECT_EQ(rows({.tp = 8}, "NCCL's messages"), (kTokens + 8) * kHidden * 2);
+  const Grid two{.tp = 8, .dp = 2, .expert_parallel = true};
+  EXPECT_EQ(rows(two, "exchanged with other ranks"),
+            2 * kTokens * kHidden * (2 + 2) + kLogits + kIds + 8 * kTokens * 128);
+  EXPECT_EQ(rows(two, "NCCL's messages"),
+            2 * (kTokens + 8) * kHidden * 2 + 2 * (2 * (kTokens / 8 + 1) * kHidden * 4));
+  limits.batch_invariant = true;
+  EXPECT_EQ(rows({.tp = 8}, "NCCL's messages"), (kTokens + 8) * kHidden * 4);
+  for (const LedgerRow& row : gpu_workspace(m3(), two, limits, kHopperSms)->rows)
+    EXPECT_NE(row.name, "shared with other ranks");
+  // What is not exchanged takes as much either way.
+  GpuStepLimits in_node = limits;
+  in_node.nccl = false;
+  EXPECT_EQ(gpu_workspace(m3(), {.tp = 8}, limits, kHopperSms)->of("experts"),
+            gpu_workspace(m3(), {.tp = 8}, in_node, kHopperSms)->of("experts"));
+}
+
 TEST(Workspace, ARankHasItsShareOfEightParts) {
   const ModelConfig config = m3();
   for (const int tp : {1, 2, 4, 8}) {

@@ -30,7 +30,7 @@ Result<int64_t> Rank::num_blocks(const KvCacheShape& one_block) const {
   const double block_bytes = static_cast<double>(one_block.block_bytes());
   const double used = static_cast<double>(total - free);
   const double left = static_cast<double>(total) * options_.gpu.memory_utilization - used;
-  const double budget = left / (peers_ ? peers_->ranks_on_gpu() : 1) -
+  const double budget = left / (exchange_ ? exchange_->ranks_on_gpu() : 1) -
                         static_cast<double>(options_.gpu.graphs ? kDriverGraphBytes : 0);
   const auto fits = static_cast<int64_t>(std::max(budget, 0.0) / block_bytes);
   const int64_t wanted = options_.cache_tokens > 0 ? blocks_for_tokens(options_.cache_tokens) : fits;
@@ -52,10 +52,7 @@ Result<int64_t> Rank::num_blocks(const KvCacheShape& one_block) const {
 Result<std::unique_ptr<Rank>> Rank::create(const ModelConfig& config, const Weights& weights,
                                            const RankOptions& options) {
   SPARROW_TRY(validate(config, options.grid));
-  if (options.exchange && options.grid.world() > ops::cuda::kMaxPeers)
-    return Error{Errc::kUnsupported,
-                 strf("{}: at most {} GPUs, those of one node, run together; the CPU runs this grid",
-                      describe(options.grid), ops::cuda::kMaxPeers)};
+  if (options.exchange) SPARROW_TRY(check_exchange(config, options.grid, options.gpu.exchange));
   DeviceInfo device = SPARROW_TRY(use_device(options.gpu.ordinal));
   auto rank = std::unique_ptr<Rank>(new Rank(config, options, std::move(device)));
   SPARROW_TRY(rank->take_memory(weights));
@@ -75,17 +72,21 @@ Status Rank::take_memory(const Weights& weights) {
                              .index_dtype = gpu.index_dtype,
                              .batch_invariant = gpu.batch_invariant,
                              .feature_tokens = weights.vision ? gpu.feature_tokens : 0,
-                             .e4m3_tokens = gpu.e4m3_tokens};
+                             .e4m3_tokens = gpu.e4m3_tokens,
+                             .nccl = gpu.exchange.nccl};
   planned_ = SPARROW_TRY(plan_gpu_memory(config_, grid, limits, device_.num_sms));
   SPARROW_TRY(check_fits(planned_, static_cast<int64_t>(device_.free_bytes), device_.name));
+  std::unique_ptr<NcclRanks> nccl;
+  if (options_.exchange && limits.nccl) nccl = SPARROW_TRY(join_nccl());
   weights_ = gpu.dummy_seed
                  ? SPARROW_TRY(dummy_device_weights(config_, grid, *gpu.dummy_seed, gpu.e4m3_tokens))
                  : SPARROW_TRY(load_device_weights(config_, grid, weights, gpu.progress,
                                                    {.order = gpu.load_order, .fold_rows = gpu.e4m3_tokens}));
   if (grid.world() > 1)
-    peers_ = SPARROW_TRY(PeerMemory::create(grid.rank, grid.world(),
-                                            ops::cuda::peer_bytes(peer_shape(config_, grid, limits))));
-  model_ = SPARROW_TRY(CudaTextModel::create(config_, weights_, limits, grid, peers_.get()));
+    exchange_ = limits.nccl
+                    ? SPARROW_TRY(create_nccl_exchange(config_, limits, grid, std::move(nccl), stream()))
+                    : SPARROW_TRY(create_peer_exchange(config_, limits, grid));
+  model_ = SPARROW_TRY(CudaTextModel::create(config_, weights_, limits, grid, exchange_.get()));
   model_->tune(stream());
   upload_ = SPARROW_TRY(
       StepUpload::create(options_.max_step_tokens, options_.max_step_sequences, max_columns_, grid.dp));
@@ -120,10 +121,19 @@ Status Rank::take_features(const std::optional<VisionWeights>& weights) {
   return Ok{};
 }
 
+Result<std::unique_ptr<NcclRanks>> Rank::join_nccl() const {
+  return NcclRanks::join(
+      {.grid = options_.grid,
+       .needs = {.several_nodes = options_.gpu.exchange.num_nodes > 1, .shared_gpu = options_.gpu.share},
+       .stream = stream(),
+       .library = options_.nccl_library.c_str(),
+       .lost = options_.lost},
+      options_.exchange);
+}
+
 Status Rank::meet_others() {
-  const Bytes handle = SPARROW_TRY(peers_->handle());
-  SPARROW_TRY(peers_->open(SPARROW_TRY(options_.exchange(handle))));
-  if (peers_->ranks_on_gpu() > 1 && !peers_->takes_turns() && !options_.gpu.share)
+  SPARROW_TRY(exchange_->meet(options_.exchange));
+  if (exchange_->shares_gpu() && !options_.gpu.share)
     return Error{Errc::kInvalidArgument,
                  strf("another rank runs on the same GPU as rank {}: give each its own, or --share-gpu",
                       options_.grid.rank)};
@@ -153,12 +163,13 @@ EngineInfo Rank::info() const {
              "have changed",
              GpuStepLimits::kMinRoundedRows, weights_.folded.changed, weights_.folded.codes));
   if (!no_features_.empty()) warnings.push_back("images are refused: " + no_features_);
+  if (exchange_ && !exchange_->warning().empty()) warnings.push_back(exchange_->warning());
   return {.device = device_.name,
           .kernels = options_.gpu.batch_invariant ? "sm_90a batch-invariant" : "sm_90a",
           .threads = 1,
           .weight_bytes = weights_.memory.bytes() + (features_ ? features_->weight_bytes() : 0),
           .workspace_bytes = model_->workspace_bytes() + upload_->device_bytes() + sampler_.device_bytes() +
-                             cache_->table_bytes() + (peers_ ? peers_->device_bytes() : 0) +
+                             cache_->table_bytes() + (exchange_ ? exchange_->device_bytes() : 0) +
                              (features_ ? features_->workspace_bytes() : 0),
           .workspace = planned_.workspace.rows,
           .device_bytes = device_.total_bytes,
@@ -225,7 +236,7 @@ const Graph& Rank::graph_of(const StepShape& shape) {
 
 void Rank::run(const Batch& all, Capture* capture) {
   enter();
-  const bool takes_turns = peers_ && peers_->takes_turns();  // no capture while others launch
+  const bool takes_turns = exchange_ && exchange_->takes_turns();  // no capture while others launch
   RankStep step = step_of(all, options_.gpu.graphs && !capture && !takes_turns);
   for (int32_t& draw : step.own.drawn_by)
     if (draw >= 0) draw = own_draw_[static_cast<size_t>(draw)];

@@ -14,7 +14,6 @@
 #include <utility>
 #include <vector>
 
-#include "comm/cuda/peer_memory.h"
 #include "device/cuda/device_info.h"
 #include "device/cuda/stream.h"
 #include "engine/cuda/device_sampler.h"
@@ -42,10 +41,11 @@ class Rank {
   ~Rank();
 
   EngineInfo info() const;
-  // A rank that this one waited for in vain: what it computed since is worth nothing.
-  std::optional<int> missed_rank() const { return peers_ ? peers_->missed_rank() : std::nullopt; }
-  // The memory that it shares with others; a rank of several has some.
-  const PeerMemory& peers() const { return *peers_; }
+  // Another rank is gone: what this one computed since is worth nothing. Any thread.
+  std::optional<Error> failure() const { return exchange_ ? exchange_->failure() : std::nullopt; }
+  const Grid& grid() const { return options_.grid; }
+  // Of a rank of several.
+  const RankExchange& exchange() const { return *exchange_; }
 
   // As in ModelRunner.
   void copy_blocks(std::span<const BlockCopy> copies);
@@ -88,8 +88,8 @@ class Rank {
   Status take_features(const std::optional<VisionWeights>& weights);
   // A batch on its way, with this rank's features.
   DeviceBatch upload(const Batch& batch, const RankStep& step);
-  // Opens the others' memory, and agrees with them on the products' algorithms.
-  Status meet_others();
+  Result<std::unique_ptr<NcclRanks>> join_nccl() const;  // before anything is loaded: NCCL may be missing
+  Status meet_others();                                  // and agrees with them on the products' algorithms
   // The smallest of all ranks'.
   Result<int64_t> agree_on(int64_t num_blocks) const;
   Result<int64_t> num_blocks(const KvCacheShape& one_block) const;
@@ -123,7 +123,7 @@ class Rank {
   const DeviceInfo device_;
   const std::shared_ptr<Stream> stream_;
   DeviceWeights weights_;
-  std::unique_ptr<PeerMemory> peers_;  // of a rank of several
+  std::unique_ptr<RankExchange> exchange_;  // of a rank of several; graphs, which use it, go first
   std::unique_ptr<CudaTextModel> model_;
   std::unique_ptr<RankFeatures> features_;  // where the model has vision
   std::string no_features_;                 // why there are none although it has

@@ -24,11 +24,7 @@ class RankOfProcess final : public RankGroup {
     return rank_->score(rows);
   }
   Tensor logits() override { return rank_->logits(); }
-  std::optional<Error> failure() const override {
-    const std::optional<int> missed = rank_->missed_rank();
-    if (!missed) return std::nullopt;
-    return Error{Errc::kIo, strf("a GPU waited for rank {} in vain", *missed)};
-  }
+  std::optional<Error> failure() const override { return rank_->failure(); }
   uint64_t replica_hash() override { return rank_->replica_hash(); }
   void fill_cache(uint64_t seed) override { rank_->fill_cache(seed); }
   StepTimes profile(const Batch& batch, int repeats) override { return rank_->profile(batch, repeats); }

@@ -60,7 +60,7 @@ class RanksInTurn final : public RankGroup {
     group->on_threads([&](int r) {
       RankOptions mine = options;
       mine.grid.rank = r;
-      mine.stream = stream;
+      if (!options.gpu.exchange.nccl) mine.stream = stream;
       mine.exchange = [&meeting, r](std::span<const std::byte> bytes) { return meeting.exchange(r, bytes); };
       auto rank = Rank::create(config, weights, mine);
       if (rank.ok()) {
@@ -156,7 +156,7 @@ class RanksInTurn final : public RankGroup {
   }
 
  private:
-  size_t rank_of(const Rank& rank) const { return static_cast<size_t>(rank.peers().rank()); }
+  size_t rank_of(const Rank& rank) const { return static_cast<size_t>(rank.grid().rank); }
   size_t group_of(const Rank& rank) const { return rank_of(rank) / static_cast<size_t>(grid_.tp); }
   bool leads(const Rank& rank) const { return rank_of(rank) % static_cast<size_t>(grid_.tp) == 0; }
   int group_of(int64_t logits_row) const {
@@ -179,9 +179,9 @@ class RanksInTurn final : public RankGroup {
   void in_turn(const std::function<void(Rank&)>& body) const {
     on_threads([&](int r) {
       Rank& rank = *ranks_[static_cast<size_t>(r)];
-      rank.peers().begin_turn();
+      rank.exchange().begin_turn();
       body(rank);
-      rank.peers().end_turn();
+      rank.exchange().end_turn();
     });
   }
 

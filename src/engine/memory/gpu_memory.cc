@@ -43,7 +43,8 @@ Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const Grid& grid, c
 
   const auto draw_bytes = static_cast<int64_t>(kDrawRuns * DrawBuffer(draw_limits(config, limits)).bytes);
   memory.workspace.add("draws", draw_bytes);
-  memory.pinned_bytes = upload_bytes + draw_bytes + (grid.world() > 1 ? ops::cuda::kPeerReportBytes : 0);
+  memory.pinned_bytes =
+      upload_bytes + draw_bytes + (grid.world() > 1 && !limits.nccl ? ops::cuda::kPeerReportBytes : 0);
   if (tower) {
     for (const LedgerRow& row : tower->workspace.rows) memory.workspace.add(row.name, row.bytes);
     memory.pinned_bytes += tower->pinned_bytes;
@@ -60,6 +61,7 @@ Result<GpuMemory> plan_gpu_memory(const ModelConfig& config, const Grid& grid, c
 
   memory.driver.add("captured steps", kDriverGraphBytes);
   memory.driver.add("context, kernels", kDriverContextBytes);
+  if (grid.world() > 1 && limits.nccl) memory.driver.add("NCCL", kNcclOwnBytes);
   return memory;
 }
 

@@ -21,6 +21,8 @@ namespace sparrow {
 // kernels. Nobody but the driver knows these.
 inline constexpr int64_t kDriverGraphBytes = int64_t{512} << 20;
 inline constexpr int64_t kDriverContextBytes = int64_t{512} << 20;
+// And for what NCCL takes for its connections: a guess, not measured yet.
+inline constexpr int64_t kNcclOwnBytes = int64_t{1} << 30;
 
 struct GpuMemory {
   int64_t weight_bytes = 0;

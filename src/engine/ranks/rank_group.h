@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "comm/control_link.h"
@@ -27,8 +28,11 @@ struct RankOptions {
   // Of several ranks: takes this one's bytes and returns everybody's, by rank. All ranks call it equally
   // often. None: the rank runs alone, for measurements, and its sums lack the other ranks' parts.
   std::function<Result<std::vector<Bytes>>(std::span<const std::byte>)> exchange;
+  // As in RankPeers.
+  std::function<void(const Error&)> lost;
   // Of ranks in one process, which take turns on it.
   std::shared_ptr<Stream> stream;
+  std::string nccl_library = "libnccl.so.2";  // where it is needed
 };
 
 class RankGroup : public ModelRunner {
@@ -42,7 +46,8 @@ class RankGroup : public ModelRunner {
 Result<std::unique_ptr<RankGroup>> create_rank_group(const ModelConfig& config, const Weights& weights,
                                                      const RankOptions& options);
 
-// All ranks of options.grid, one after the other on one GPU, as one runner: for tests and measurements.
+// All ranks of options.grid, one after the other on one GPU, as one runner: for tests and measurements. Over
+// NCCL, which then must be a stand-in that moves between threads: all at once, each on a stream of its own.
 Result<std::unique_ptr<RankGroup>> create_ranks_in_turn(const ModelConfig& config, const Weights& weights,
                                                         const RankOptions& options);
 

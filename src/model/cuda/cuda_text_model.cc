@@ -85,8 +85,8 @@ CudaTextModel::~CudaTextModel() = default;
 Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& config,
                                                              const DeviceWeights& weights,
                                                              const GpuStepLimits& limits, const Grid& grid,
-                                                             PeerMemory* memory) {
-  SPARROW_CHECK((memory != nullptr) == (grid.world() > 1));
+                                                             RankExchange* exchange) {
+  SPARROW_CHECK((exchange != nullptr) == (grid.world() > 1));
   auto state = std::make_unique<State>(config, weights, limits);
   state->gemm = SPARROW_TRY(ops::cuda::Gemm::create(limits.batch_invariant));
 
@@ -101,11 +101,11 @@ Result<std::unique_ptr<CudaTextModel>> CudaTextModel::create(const ModelConfig& 
   state->memory = SPARROW_TRY(DeviceBuffer::allocate(counted.used()));
   Arena arena(state->memory.data());
   state->act = lay_out_step<Bf16>(arena, config, rank, limits, plan_bytes);
-  if (memory) {
-    state->exchange.emplace(config, limits, grid, *memory);
-    state->act.normed = state->exchange->buffers().normed;
-    state->act.delta = state->exchange->buffers().delta;
-    state->act.sums[0] = state->exchange->buffers().sums;
+  state->exchange = exchange;
+  if (exchange != nullptr) {
+    state->act.normed = exchange->buffers().normed;
+    state->act.delta = exchange->buffers().delta;
+    state->act.sums[0] = exchange->buffers().sums;
   }
   state->gemm->set_workspace(state->act.products, state->act.expanded);
   SPARROW_CUDA(cudaMemset(state->memory.data(), 0, state->memory.bytes()));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // CudaTextModel: M3's forward pass on a GPU, for the part of it that one rank holds. Owns the activations of
 // the largest step; launches and never synchronises, so that a step can be captured in a graph. Ranks of a
-// group add up their parts over the memory they share; one of them that runs alone, for measurements,
-// computes what it would in the group and adds nothing.
+// group add up their parts in an exchange; one of them that runs alone, for measurements, computes what it
+// would in the group and adds nothing.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "base/result.h"
-#include "comm/cuda/peer_memory.h"
 #include "comm/grid.h"
 #include "kv/cuda/cuda_kv_cache.h"
 #include "model/cuda/device_weights.h"
+#include "model/cuda/exchange/rank_exchange.h"
 #include "model/step_buffers.h"
 #include "model/text_model.h"
 #include "ops/cuda/attention.h"
@@ -64,11 +64,11 @@ using StepObserver = std::function<void(StepPart part, int layer, cudaStream_t s
 
 class CudaTextModel {
  public:
-  // Weights are borrowed, and so is the memory of peer_bytes() that a rank of several shares.
+  // Weights are borrowed, and so is what a rank of several exchanges with.
   static Result<std::unique_ptr<CudaTextModel>> create(const ModelConfig& config,
                                                        const DeviceWeights& weights,
                                                        const GpuStepLimits& limits, const Grid& grid = {},
-                                                       PeerMemory* memory = nullptr);
+                                                       RankExchange* exchange = nullptr);
   ~CudaTextModel();
 
   // Chooses the products' algorithms by measurement. Once, before the first step.

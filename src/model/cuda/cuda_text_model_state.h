@@ -5,12 +5,10 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "model/cuda/cuda_text_model.h"
-#include "model/cuda/rank_exchange.h"
 #include "ops/cuda/gemm.h"
 #include "ops/cuda/moe/moe_parts.h"
 #include "ops/cuda/mx/quantise_rows.h"
@@ -83,7 +81,7 @@ struct CudaTextModel::State {
   const GpuStepLimits limits;
   DeviceBuffer memory;
   StepBuffers<Bf16> act{};
-  std::optional<RankExchange> exchange;  // of a rank of several
+  RankExchange* exchange = nullptr;  // of a rank of several
   std::unique_ptr<msa::gpu::Plan> plan;
   std::unique_ptr<ops::cuda::Gemm> gemm;
 };

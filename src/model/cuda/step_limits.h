@@ -19,6 +19,7 @@ struct GpuStepLimits {
   bool batch_invariant = false;  // a row's bits do not depend on the rest of the step; slower
   int64_t feature_tokens = 0;    // of images that are kept at a time; 0: there is no vision tower
   bool e4m3_tokens = false;      // steps of many rows round them to e4m3: lossy, on weights with folded rows
+  bool nccl = false;             // ranks exchange rows over NCCL (model/exchange/exchange_way.h)
 
   // Below, weights take longer to come than to be multiplied.
   static constexpr int kMinRoundedRows = 2048;

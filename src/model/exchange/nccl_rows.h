@@ -73,6 +73,12 @@ inline int64_t nccl_bytes(const NcclShape& shape) {
   lay_out_nccl(counted, shape);
   return static_cast<int64_t>(counted.used());
 }
+// And of what steps leave and find, which lies before them.
+inline int64_t exchanged_bytes(const NcclShape& shape) {
+  Arena counted;
+  ops::cuda::lay_out_peers<BFloat16>(counted, shape.peers);
+  return static_cast<int64_t>(counted.used());
+}
 
 class NcclRows {
  public:

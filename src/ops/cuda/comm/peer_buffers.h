@@ -19,7 +19,8 @@ struct PeerShape {
   int max_rows = 0;                   // of a step, of all groups
   int max_logits = 0, max_draws = 0;  // of a step, of one; of logits, those kept at a time
   bool f32_partials = false;
-  int64_t max_lists = 0;  // of blocks, of a step: one for each rank, row and index head of this rank
+  int64_t max_lists = 0;    // of blocks, of a step: one for each rank, row and index head of this rank
+  bool peer_memory = true;  // else messages come by NCCL, and there are no words and mailboxes
 
   size_t partial_bytes() const { return f32_partials ? sizeof(float) : sizeof(BFloat16); }
 };
@@ -41,9 +42,11 @@ template <typename Bf16>
 PeerBuffers<Bf16> lay_out_peers(Arena& arena, const PeerShape& shape) {
   const int64_t rows = int64_t{shape.max_rows} * shape.hidden;
   PeerBuffers<Bf16> at{};
-  at.words = arena.take<PeerWords>(1);
-  at.mailbox =
-      arena.take<std::byte>(static_cast<int64_t>(mailbox_bytes(shape.hidden, shape.partial_bytes())));
+  if (shape.peer_memory) {
+    at.words = arena.take<PeerWords>(1);
+    at.mailbox =
+        arena.take<std::byte>(static_cast<int64_t>(mailbox_bytes(shape.hidden, shape.partial_bytes())));
+  }
   at.normed = arena.take<Bf16>(rows);
   if (shape.f32_partials)
     at.sums = arena.take<float>(rows);

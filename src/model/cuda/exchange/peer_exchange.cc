@@ -1,66 +1,110 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "model/cuda/rank_exchange.h"
-
+// The exchange of ranks whose GPUs open each other's memory.
 #include <algorithm>
+#include <initializer_list>
+#include <utility>
 
 #include "base/check.h"
+#include "comm/cuda/peer_memory.h"
 #include "device/cuda/check.h"
+#include "model/cuda/exchange/rank_exchange.h"
 #include "model/sharding.h"
+#include "ops/cuda/comm/exchange.h"
 
 namespace sparrow {
+namespace {
 
-RankExchange::RankExchange(const ModelConfig& config, const GpuStepLimits& limits, const Grid& grid,
-                           PeerMemory& memory)
-    : hidden_(config.hidden_size),
-      eps_(config.rms_norm_eps),
-      grid_(grid),
-      index_heads_(config.num_kv_heads),
-      own_heads_(kv_heads_per_rank(config, grid)),
-      memory_(memory) {
-  Arena arena(memory.of(memory.rank()));
-  const ops::cuda::PeerShape shape = peer_shape(config, grid, limits);
-  buffers_ = ops::cuda::lay_out_peers<__nv_bfloat16>(arena, shape);
-  SPARROW_CUDA(cudaMemset(buffers_.mailbox, 0xff, ops::cuda::mailbox_bytes(hidden_, shape.partial_bytes())));
-  SPARROW_CUDA(cudaDeviceSynchronize());
-}
+class PeerExchange final : public RankExchange {
+ public:
+  // Nobody else has opened the memory yet.
+  PeerExchange(const ModelConfig& config, const GpuStepLimits& limits, const Grid& grid,
+               std::unique_ptr<PeerMemory> memory)
+      : RankExchange(grid),
+        hidden_(config.hidden_size),
+        eps_(config.rms_norm_eps),
+        index_heads_(config.num_kv_heads),
+        own_heads_(kv_heads_per_rank(config, grid)),
+        memory_(std::move(memory)) {
+    Arena arena(memory_->of(memory_->rank()));
+    const ops::cuda::PeerShape shape = peer_shape(config, grid, limits);
+    buffers_ = ops::cuda::lay_out_peers<__nv_bfloat16>(arena, shape);
+    SPARROW_CUDA(
+        cudaMemset(buffers_.mailbox, 0xff, ops::cuda::mailbox_bytes(hidden_, shape.partial_bytes())));
+    SPARROW_CUDA(cudaDeviceSynchronize());
+  }
 
-ops::cuda::Peers RankExchange::peers() const {
+  Status meet(const Everybody& everybody) override {
+    const Bytes handle = SPARROW_TRY(memory_->handle());
+    return memory_->open(SPARROW_TRY(everybody(handle)));
+  }
+  bool is_group() const override { return memory_->is_open(); }
+  int ranks_on_gpu() const override { return memory_->ranks_on_gpu(); }
+  std::optional<Error> failure() const override {
+    const std::optional<int> missed = memory_->missed_rank();
+    if (!missed) return std::nullopt;
+    return Error{Errc::kIo, strf("a GPU waited for rank {} in vain", *missed)};
+  }
+  size_t device_bytes() const override { return memory_->device_bytes(); }
+  bool takes_turns() const override { return memory_->takes_turns(); }
+  void begin_turn() const override { memory_->begin_turn(); }
+  void end_turn() const override { memory_->end_turn(); }
+
+  bool is_many(std::span<const int> step_rows) const override;
+  void add_norm(const Norm& norm, cudaStream_t stream, const Mark& mark) override;
+  void collect_logits(const float* mine, int rows, int cols, cudaStream_t stream, const Mark& mark) override;
+  void exchange_lists(const uint64_t* mine, int rows, cudaStream_t stream, const Mark& mark) override;
+  void hand_out_ids(const int32_t* ids, int count, cudaStream_t stream) override;
+
+ private:
+  ops::cuda::Peers peers() const;
+  ops::cuda::RowGroups groups_of(const Norm& norm) const;
+  // Launches the phases, one by one where ranks take turns.
+  template <typename Launch>
+  void in_phases(std::initializer_list<int> phases, const Mark& mark, const Launch& launch) const;
+
+  const int hidden_;
+  const float eps_;
+  const int index_heads_, own_heads_;  // of the group, of this rank
+  const std::unique_ptr<PeerMemory> memory_;
+};
+
+ops::cuda::Peers PeerExchange::peers() const {
   ops::cuda::Peers p{.memory = {},
                      .mailbox = buffers_.mailbox,
-                     .rank = memory_.rank(),
-                     .size = memory_.size(),
-                     .report = memory_.report(),
+                     .rank = memory_->rank(),
+                     .size = memory_->size(),
+                     .report = memory_->report(),
                      .shared_gpu = shares_gpu()};
-  for (int r = 0; r < p.size; ++r) p.memory[r] = memory_.of(r);
+  for (int r = 0; r < p.size; ++r) p.memory[r] = memory_->of(r);
   return p;
 }
 
 template <typename Launch>
-void RankExchange::in_phases(std::initializer_list<int> phases, const Mark& mark,
+void PeerExchange::in_phases(std::initializer_list<int> phases, const Mark& mark,
                              const Launch& launch) const {
   if (mark) mark(true);
-  if (!memory_.takes_turns()) return launch(ops::cuda::kAllPhases);
+  if (!memory_->takes_turns()) return launch(ops::cuda::kAllPhases);
   for (const int phase : phases) {
     if (phase != *phases.begin()) {
       if (mark) mark(false);
-      memory_.meet();
+      memory_->meet();
       if (mark) mark(true);
     }
     launch(phase);
   }
 }
 
-bool RankExchange::is_many(std::span<const int> step_rows) const {
+bool PeerExchange::is_many(std::span<const int> step_rows) const {
   int few = ops::cuda::few_exchange_rows(grid_.world(), grid_.dp);
   // A cluster for each row waits for those of all other ranks: where these run on the same GPU, so many rows
   // find room there at the same time.
   constexpr int kRowsOfGpu = 64;
-  if (const int ranks = memory_.most_ranks_on_gpu(); ranks > 1 && !memory_.takes_turns())
+  if (const int ranks = memory_->most_ranks_on_gpu(); ranks > 1 && !memory_->takes_turns())
     few = std::min(few, kRowsOfGpu / ranks / grid_.dp);
   return std::any_of(step_rows.begin(), step_rows.end(), [&](int rows) { return rows > few; });
 }
 
-ops::cuda::RowGroups RankExchange::groups_of(const Norm& norm) const {
+ops::cuda::RowGroups PeerExchange::groups_of(const Norm& norm) const {
   SPARROW_CHECK_EQ(static_cast<int>(norm.step_rows.size()), grid_.dp);
   SPARROW_CHECK_EQ(norm.rows.size(), norm.step_rows.size());
   const ops::cuda::RankRange all{0, grid_.world()};
@@ -82,7 +126,7 @@ ops::cuda::RowGroups RankExchange::groups_of(const Norm& norm) const {
   return groups;
 }
 
-void RankExchange::add_norm(const Norm& norm, cudaStream_t stream, const Mark& mark) const {
+void PeerExchange::add_norm(const Norm& norm, cudaStream_t stream, const Mark& mark) {
   using namespace ops::cuda;
   ExchangeArgs args{.peers = peers(),
                     .groups = groups_of(norm),
@@ -107,8 +151,8 @@ void RankExchange::add_norm(const Norm& norm, cudaStream_t stream, const Mark& m
   args.many ? in_phases({kGive, kTake, kLeave}, mark, launch) : in_phases({kGive, kTake}, mark, launch);
 }
 
-void RankExchange::collect_logits(const float* mine, int rows, int cols, cudaStream_t stream,
-                                  const Mark& mark) const {
+void PeerExchange::collect_logits(const float* mine, int rows, int cols, cudaStream_t stream,
+                                  const Mark& mark) {
   using namespace ops::cuda;
   const int first = grid_.group() * grid_.tp;
   in_phases({kGive, kTake, kLeave}, mark, [&](int phases) {
@@ -123,8 +167,7 @@ void RankExchange::collect_logits(const float* mine, int rows, int cols, cudaStr
   });
 }
 
-void RankExchange::exchange_lists(const uint64_t* mine, int rows, cudaStream_t stream,
-                                  const Mark& mark) const {
+void PeerExchange::exchange_lists(const uint64_t* mine, int rows, cudaStream_t stream, const Mark& mark) {
   using namespace ops::cuda;
   const int first = grid_.group() * grid_.tp;
   ListsArgs args{.peers = peers(),
@@ -141,7 +184,7 @@ void RankExchange::exchange_lists(const uint64_t* mine, int rows, cudaStream_t s
   });
 }
 
-void RankExchange::hand_out_ids(const int32_t* ids, int count, cudaStream_t stream) const {
+void PeerExchange::hand_out_ids(const int32_t* ids, int count, cudaStream_t stream) {
   using namespace ops::cuda;
   const int first = grid_.group() * grid_.tp;
   in_phases({kGive, kTake}, {}, [&](int phases) {
@@ -153,6 +196,16 @@ void RankExchange::hand_out_ids(const int32_t* ids, int count, cudaStream_t stre
                              .phases = phases},
                             stream);
   });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<RankExchange>> create_peer_exchange(const ModelConfig& config,
+                                                           const GpuStepLimits& limits, const Grid& grid) {
+  auto memory = SPARROW_TRY(PeerMemory::create(
+      grid.rank, grid.world(), static_cast<size_t>(ops::cuda::peer_bytes(peer_shape(config, grid, limits)))));
+  return std::unique_ptr<RankExchange>(
+      std::make_unique<PeerExchange>(config, limits, grid, std::move(memory)));
 }
 
 }  // namespace sparrow
