@@ -38,7 +38,15 @@ Status RankFlags::check_alone() const {
           Errc::kInvalidArgument,
           strf("{} {}: the grid has one rank; --tensor-parallel-size and --data-parallel-size say how many",
                flag, *value)};
+  if (no_peer_memory)
+    return Error{Errc::kInvalidArgument, "--no-peer-memory: the grid has one rank, which exchanges nothing"};
   return Ok{};
+}
+
+Status RankFlags::check_device(std::string_view device) const {
+  if (!no_peer_memory || device == "auto" || device == "cuda") return Ok{};
+  return Error{Errc::kInvalidArgument,
+               strf("--no-peer-memory: it is about GPUs, and the device is {}", device)};
 }
 
 Result<std::string> read_token(const RankFlags& flags, const GetEnv& getenv) {

@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "comm/grid.h"
@@ -19,11 +20,14 @@ struct RankFlags {
   std::string rendezvous;
   std::filesystem::path token_file;
   std::optional<int> join_timeout_seconds;
-  bool share_gpu = false;  // several ranks on one GPU, for tests
+  bool share_gpu = false;       // several ranks on one GPU, for tests
+  bool no_peer_memory = false;  // ranks exchange over NCCL, in a node too
 
   PlaceFlags place() const;
   // Error: flags about ranks, where the grid has one.
   Status check_alone() const;
+  // Error: flags about GPUs, on a device that is none ("auto": not known yet).
+  Status check_device(std::string_view device) const;
 };
 
 // What ranks prove to each other that they know: the file's, or SPARROW_TOKEN's; "" where there is neither.

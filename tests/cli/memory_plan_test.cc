@@ -169,6 +169,45 @@ TEST(MemoryPlan, ShowsWhatARankAllocates) {
   }
 }
 
+// For every grid, over the memory of a node's GPUs or over NCCL.
+TEST(MemoryPlan, ShowsWhatARankAllocatesHoweverRanksExchange) {
+  const struct {
+    Grid grid;
+    int nodes;
+    bool peer_memory, nccl;
+  } cases[] = {{{.tp = 8}, 1, true, false},
+               {{.tp = 8}, 1, false, true},
+               {{.tp = 4, .dp = 2}, 1, true, false},
+               {{.tp = 4, .dp = 2}, 2, true, true},
+               {{.tp = 4, .dp = 2, .expert_parallel = true}, 2, true, true},
+               {{.tp = 8, .dp = 2, .expert_parallel = true}, 2, true, true},
+               {{.tp = 8, .dp = 2, .expert_parallel = true}, 1, true, true},  // more than kernels reach
+               {{.tp = 8, .dp = 8, .expert_parallel = true}, 8, true, true}};
+  for (const auto& [grid, nodes, peer_memory, nccl] : cases) {
+    SCOPED_TRACE(describe(grid));
+    const MemoryPlan plan = plan_of(m3(), {.gpus = grid.world(),
+                                           .grid = grid,
+                                           .num_nodes = nodes,
+                                           .peer_memory = peer_memory,
+                                           .max_model_len = 131072});
+    const GpuMemory memory = plan_gpu_memory(m3(), grid,
+                                             {.max_step_tokens = 8192,
+                                              .max_step_sequences = 256,
+                                              .max_logits = 256,
+                                              .max_context = 131072,
+                                              .nccl = nccl},
+                                             /*num_sms=*/132)
+                                 .value();
+    ASSERT_EQ(plan.workspace.rows.size(), memory.workspace.rows.size());
+    for (const LedgerRow& row : plan.workspace.rows)
+      EXPECT_EQ(row.bytes, memory.workspace.of(row.name)) << row.name;
+    EXPECT_EQ(plan.driver.bytes, memory.driver.bytes);
+    EXPECT_EQ(plan.pinned_bytes, memory.pinned_bytes);
+  }
+  EXPECT_THAT(make_memory_plan(m3(), {.gpus = 8, .grid = Grid{.tp = 8}, .num_nodes = 2}).error().message,
+              HasSubstr("TP4 x DP2 would do"));
+}
+
 // Every rank has the whole tower.
 TEST(MemoryPlan, CountsTheVisionTower) {
   const MemoryPlan text = plan_of(m3(), {.gpus = 8}), all = plan_of(m3(), {.gpus = 8, .vision = true});

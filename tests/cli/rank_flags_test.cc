@@ -8,6 +8,7 @@
 
 #include "base/files/mapped_file.h"
 #include "cli/commands.h"
+#include "cli/ranks/rank_process.h"
 #include "support/temp_dir.h"
 
 namespace sparrow::cli {
@@ -46,10 +47,11 @@ TEST(RankFlags, ComeFromTheCommandLine) {
   const RankFlags serve =
       parsed<ServeOptions>({"serve", "m", "--tensor-parallel-size", "4", "--dp", "2", "--expert-parallel",
                             "--nnodes", "2", "--node-rank", "1", "--rendezvous", "n:9", "--token-file", "t",
-                            "--share-gpu", "--join-timeout", "7"})
+                            "--share-gpu", "--join-timeout", "7", "--no-peer-memory"})
           .ranks;
   EXPECT_EQ(serve.grid, (Grid{.tp = 4, .dp = 2, .expert_parallel = true}));
   EXPECT_TRUE(serve.share_gpu);
+  EXPECT_TRUE(serve.no_peer_memory);
   EXPECT_EQ(serve.token_file, "t");
   EXPECT_EQ(serve.join_timeout_seconds, 7);
   const PlaceFlags place = serve.place();
@@ -69,6 +71,41 @@ TEST(RankFlags, ComeFromTheCommandLine) {
 
   EXPECT_EQ(parsed<BenchStepOptions>({"bench", "step", "--tp", "4", "--dp", "2", "--rank", "5"}).grid,
             (Grid{.tp = 4, .dp = 2, .rank = 5}));
+  EXPECT_FALSE(generate.no_peer_memory);
+  const auto plan = parsed<PlanCommandOptions>({"plan", "m3", "--nnodes", "2", "--no-peer-memory"});
+  EXPECT_EQ(plan.num_nodes, 2);
+  EXPECT_TRUE(plan.no_peer_memory);
+}
+
+std::string refusal(const Status& status) {
+  return status.ok() ? "" : status.error().message;
+}
+
+TEST(RankFlags, AboutMemoryOfGpusNeedSeveralOfThem) {
+  EXPECT_EQ(refusal(RankFlags{.no_peer_memory = true}.check_alone()),
+            "--no-peer-memory: the grid has one rank, which exchanges nothing");
+  EXPECT_EQ(refusal(RankFlags{}.check_alone()), "");
+  for (const char* device : {"auto", "cuda"})
+    EXPECT_EQ(refusal(RankFlags{.no_peer_memory = true}.check_device(device)), "");
+  EXPECT_EQ(refusal(RankFlags{.no_peer_memory = true}.check_device("cpu")),
+            "--no-peer-memory: it is about GPUs, and the device is cpu");
+  EXPECT_EQ(refusal(RankFlags{}.check_device("cpu")), "");
+}
+
+// Grid, nodes and flags say how ranks exchange, and whoever says otherwise does not get in.
+TEST(RankFlags, SayHowRanksExchange) {
+  const RankPlace in_node{.world = 8, .local_world = 8}, of_two{.world = 8, .local_world = 4};
+  const auto options_of = [](bool no_peer_memory, const RankPlace& place) {
+    return rank_options({}, {.grid = {.tp = 4, .dp = 2}, .no_peer_memory = no_peer_memory}, place);
+  };
+  const EngineOptions node = options_of(false, in_node), asked = options_of(true, in_node),
+                      nodes = options_of(false, of_two);
+  EXPECT_EQ(node.gpu.exchange, ExchangeWay{});
+  EXPECT_EQ(asked.gpu.exchange, (ExchangeWay{.nccl = true}));
+  EXPECT_EQ(nodes.gpu.exchange, (ExchangeWay{.nccl = true, .num_nodes = 2}));
+  EXPECT_NE(config_digest("m", {}, node), config_digest("m", {}, asked));
+  EXPECT_NE(config_digest("m", {}, nodes), config_digest("m", {}, asked));
+  EXPECT_EQ(config_digest("m", {}, node), config_digest("m", {}, options_of(false, in_node)));
 }
 
 }  // namespace

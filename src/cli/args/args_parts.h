@@ -36,5 +36,6 @@ void add_load(CLI::App* command, LoadOptions& options);
 // How ranks share a model, alone and with who they are and where they meet.
 void add_grid(CLI::App* command, Grid& grid);
 void add_ranks(CLI::App* command, RankFlags& options);
+void add_no_peer_memory(CLI::App* command, bool& value);
 
 }  // namespace sparrow::cli

@@ -116,6 +116,11 @@ CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
       ->group("Several GPUs")
       ->excludes("--tensor-parallel-size")
       ->excludes("--data-parallel-size");
+  command->add_option("--nnodes", o.num_nodes, "Nodes that they are on (default 1)")
+      ->check(CLI::Range(1, 1024))
+      ->type_name("N")
+      ->group("Several GPUs");
+  add_no_peer_memory(command, o.no_peer_memory);
   command->add_option("--gpu", o.gpu, "h100, h800, h20, h200 (default), b200, a size such as 96G, or cpu")
       ->type_name("KIND");
   number("--max-model-len", o.max_model_len, "Most tokens of a prompt and its answer (default: the model's)");

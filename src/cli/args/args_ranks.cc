@@ -26,6 +26,14 @@ void add_grid(CLI::App* command, Grid& grid) {
       ->group(kGroup);
 }
 
+void add_no_peer_memory(CLI::App* command, bool& value) {
+  command
+      ->add_flag(
+          "--no-peer-memory", value,
+          "GPUs of a node exchange over NCCL instead of each other's memory, as those of several nodes do")
+      ->group(kGroup);
+}
+
 void add_ranks(CLI::App* command, RankFlags& o) {
   add_grid(command, o.grid);
   const auto number = [&](const char* flag, std::optional<int>& value, int least, const char* help) {
@@ -59,6 +67,7 @@ void add_ranks(CLI::App* command, RankFlags& o) {
   number("--world-size", o.world_size, 1, "With --rank: how many there are");
   command->add_flag("--share-gpu", o.share_gpu, "Several ranks may have one GPU: for tests, slow")
       ->group(kGroup);
+  add_no_peer_memory(command, o.no_peer_memory);
 }
 
 }  // namespace sparrow::cli

@@ -9,6 +9,7 @@
 #include "cli/load_model.h"
 #include "engine/engine_types.h"
 #include "engine/memory/gpu_memory.h"
+#include "model/exchange/exchange_way.h"
 #include "model/vision/tower.h"
 
 namespace sparrow::cli {
@@ -111,6 +112,8 @@ Result<MemoryPlan> plan_cpu(const ModelConfig& config, const MemoryPlanOptions& 
 Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& o) {
   const Card card = SPARROW_TRY(find_card(o.gpu));
   const Grid grid = SPARROW_TRY(find_grid(config, o));
+  const ExchangeWay way = exchange_way(grid, o.num_nodes, o.peer_memory);
+  SPARROW_TRY(check_exchange(config, grid, way));
   MemoryPlan plan{.runs_kernels = card.runs_kernels, .device = card.name, .grid = grid};
   SPARROW_TRY(fill_types(plan, config, o));
   plan.memory_bytes = card.bytes;
@@ -133,7 +136,8 @@ Result<MemoryPlan> plan_gpu(const ModelConfig& config, const MemoryPlanOptions& 
                                                   .index_dtype = plan.index_dtype,
                                                   .batch_invariant = o.batch_invariant,
                                                   .feature_tokens = feature_tokens,
-                                                  .e4m3_tokens = plan.rounds_tokens},
+                                                  .e4m3_tokens = plan.rounds_tokens,
+                                                  .nccl = way.nccl},
                                                  card.num_sms));
   plan.weight_bytes = memory.weight_bytes;
   plan.workspace = std::move(memory.workspace);

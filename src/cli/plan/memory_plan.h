@@ -19,6 +19,8 @@ namespace sparrow::cli {
 struct MemoryPlanOptions {
   int gpus = 1;               // ranks
   std::optional<Grid> grid;   // how they share the model; default: the fastest for one request
+  int num_nodes = 1;          // that they are on
+  bool peer_memory = true;    // GPUs of a node exchange over each other's memory
   std::string gpu = "h200";   // its kind, a size such as 96G, or "cpu"
   int64_t max_model_len = 0;  // 0: what the model was made for and the cache can hold
   std::string kv_cache_dtype = "auto", index_cache_dtype = "auto", activation_dtype = "auto";

@@ -185,6 +185,8 @@ Result<int> run_plan(const PlanCommandOptions& o) {
   if (!o.cost_models.empty()) return Error{Errc::kInvalidArgument, "--cost-model: only with --slo"};
   const NamedConfig model = SPARROW_TRY(find_config(o));
   MemoryPlanOptions options{.gpus = o.gpus.value_or(o.grid.world()),
+                            .num_nodes = o.num_nodes,
+                            .peer_memory = !o.no_peer_memory,
                             .gpu = o.gpu,
                             .max_model_len = o.max_model_len,
                             .kv_cache_dtype = o.kv_cache_dtype,

@@ -18,6 +18,8 @@ struct PlanCommandOptions {
   std::string model;        // a folder, a config.json, or the name of a preset
   std::optional<int> gpus;  // default: those of the grid
   Grid grid;
+  int num_nodes = 1;
+  bool no_peer_memory = false;
   std::string gpu = "h200";
   int64_t max_model_len = 0;
   std::string kv_cache_dtype = "auto", index_cache_dtype = "auto", activation_dtype = "auto";

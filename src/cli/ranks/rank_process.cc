@@ -69,7 +69,12 @@ void add_file(std::string& text, const std::filesystem::path& path) {
 Result<std::optional<RankPlace>> own_place(const RankFlags& flags) {
   // Kernels that are loaded when they are first launched seem to wait until the GPU is idle. If it is shared,
   // that is never: other ranks' kernels wait there for this one's.
-  if (flags.share_gpu) ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+  if (flags.share_gpu) {
+    ::setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+    // NCCL wants to be told, too; and its CTAs, which wait for those of other ranks, must find room there.
+    ::setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
+    ::setenv("NCCL_MAX_CTAS", "8", 0);
+  }
   return place_of(flags.place(), environment());
 }
 
@@ -110,6 +115,7 @@ std::string config_digest(const std::filesystem::path& model, const LoadOptions&
                load.batch_invariant, load.isa, load.vision);
   if (load.device == "cpu") text += ops::name_of(ops::detect_cpu_isa());
   text += strf("{} {} {}", options.max_model_tokens, options.max_step_tokens, options.max_step_sequences);
+  text += strf(" {} {}", options.gpu.exchange.nccl, options.gpu.exchange.num_nodes);
   uint8_t digest[SHA256_DIGEST_LENGTH];
   SHA256(reinterpret_cast<const uint8_t*>(text.data()), text.size(), digest);
   return hex(digest);
@@ -120,6 +126,8 @@ EngineOptions rank_options(EngineOptions options, const RankFlags& flags, const 
   options.grid.rank = place.rank;
   options.gpu.ordinal = flags.share_gpu ? 0 : place.local_rank;
   options.gpu.share = flags.share_gpu;
+  options.gpu.exchange =
+      exchange_way(flags.grid, place.world / place.local_world, /*peer_memory=*/!flags.no_peer_memory);
   if (options.cpu.threads == 0)
     options.cpu.threads = std::max(1, ThreadPool::default_size() / place.local_world);
   return options;
@@ -167,9 +175,10 @@ Result<int> RankProcess::agree_on_blocks(int mine) {
 Result<std::unique_ptr<ModelRunner>> RankProcess::create_runner(const ModelConfig& config,
                                                                 const Weights& weights,
                                                                 const EngineOptions& options) {
-  const RankPeers peers{.comms = world_->comms(), .exchange = [this](std::span<const std::byte> mine) {
-                          return world_->exchange(mine);
-                        }};
+  const RankPeers peers{
+      .comms = world_->comms(),
+      .exchange = [this](std::span<const std::byte> mine) { return world_->exchange(mine); },
+      .lost = [this](const Error& error) { world_->link().fail(grid().rank, error.message); }};
   auto runner = SPARROW_TRY(sparrow::create_runner(config, weights, options, peers));
   const int num_blocks = SPARROW_TRY(agree_on_blocks(runner->info().num_blocks));
   if (grid().rank != 0) return runner;

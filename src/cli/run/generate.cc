@@ -182,6 +182,7 @@ Result<int> run_generate(GenerateOptions options) {
   }
   // What is wrong for all ranks is said once.
   SPARROW_TRY(check(options.load));
+  SPARROW_TRY(options.ranks.check_device(options.load.device));
   SPARROW_TRY(
       validate(SPARROW_TRY(load_config(options.model, options.load.hf_overrides)), options.ranks.grid));
   const std::optional<RankPlace> place = SPARROW_TRY(own_place(options.ranks));

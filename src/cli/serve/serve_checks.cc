@@ -48,6 +48,7 @@ Status check_flags(const ServeOptions& o) {
              "one page of the cache",
              o.block_size));
   SPARROW_TRY(check(o.load));
+  SPARROW_TRY(o.ranks.check_device(o.load.device));
   if (o.load.device == "sim" && o.ranks.grid.world() > 1)
     return unsupported("--device sim: one process stands for all ranks; the cost model is that of a grid");
   if (o.trust_request_chat_template)
