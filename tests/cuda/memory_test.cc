@@ -39,7 +39,7 @@ struct Shape {
   DType kv_dtype, index_dtype;
   int64_t context;
   int tokens, sequences;
-  bool e4m3_tokens = false, batch_invariant = false;
+  bool e4m3_tokens = false, batch_invariant = false, nccl = false;
 };
 
 std::vector<Shape> shapes() {
@@ -74,7 +74,19 @@ std::vector<Shape> shapes() {
           {"MXFP8, one rank", m3(4, QuantFormat::kMxfp8), {}, kBf16, kBf16, 32768, 2048, 64},
           {"fp8 activations", m3(5, QuantFormat::kMxfp8), {.tp = 8}, kBf16, kBf16, 32768, 8192, 64, true},
           {"batch-invariant, rank of eight", m3(5), {.tp = 8}, kBf16, kBf16, 32768, 8192, 64, false, true},
-          {"batch-invariant, one rank", small, {}, kBf16, kBf16, 32768, 512, 16, false, true}};
+          {"batch-invariant, one rank", small, {}, kBf16, kBf16, 32768, 512, 16, false, true},
+          {"NCCL, rank of eight", m3(5), {.tp = 8}, kBf16, kBf16, 32768, 8192, 64, false, false, true},
+          {"NCCL, rank of sixteen, batch-invariant",
+           m3(5),
+           {.tp = 8, .dp = 2, .expert_parallel = true, .rank = 11},
+           kBf16,
+           kBf16,
+           32768,
+           2048,
+           64,
+           false,
+           true,
+           true}};
 }
 
 TEST(CudaMemory, IsTakenAsItIsPlanned) {
@@ -89,7 +101,8 @@ TEST(CudaMemory, IsTakenAsItIsPlanned) {
                                .kv_dtype = shape.kv_dtype,
                                .index_dtype = shape.index_dtype,
                                .batch_invariant = shape.batch_invariant,
-                               .e4m3_tokens = shape.e4m3_tokens};
+                               .e4m3_tokens = shape.e4m3_tokens,
+                               .nccl = shape.nccl};
     const GpuMemory planned = plan_gpu_memory(shape.config, grid, limits, device.num_sms).value();
     const RankOptions options{.cache_tokens = 1024,
                               .max_context = shape.context,
@@ -98,6 +111,7 @@ TEST(CudaMemory, IsTakenAsItIsPlanned) {
                               .grid = grid,
                               .gpu = {.kv_dtype = shape.kv_dtype,
                                       .index_dtype = shape.index_dtype,
+                                      .exchange = {.nccl = shape.nccl},
                                       .batch_invariant = shape.batch_invariant,
                                       .e4m3_tokens = shape.e4m3_tokens,
                                       .dummy_seed = 1}};
