@@ -195,7 +195,7 @@ Result<PromptText> ChatTemplate::render(const ChatInput& input) const {
   Heap heap(input.limits);
   Interpreter interpreter(heap, input.now ? *input.now : local_time());
   Value messages = openai ? SPARROW_TRY(to_template_messages(heap, input.messages))
-                          : SPARROW_TRY(jinja::from_json(heap, input.messages));
+                          : SPARROW_TRY(messages_as_they_are(heap, input.messages));
   std::string_view continued;
   if (input.continue_final_message) {
     const Continued marked = SPARROW_TRY(marked_messages(heap, messages));

@@ -39,13 +39,17 @@ Status set_mode(TemplateOptions& options, std::string mode, const Json& source) 
   return Ok{};
 }
 
+// Templates build a placeholder's token around this word, which is ours.
+Result<Value> medium_type(Heap& heap, std::string_view name) {
+  return heap.string(name, jinja::kMarkup);
+}
+
 // A part of a message's content.
 Result<Value> template_part(Heap& heap, const Json& part) {
   if (part.is_string()) return text_value(part.string_view());
   const std::string type = SPARROW_TRY(SPARROW_TRY(part.at("type")).as_string());
-  // Templates build a placeholder's token around this word, which is ours.
   const auto only_type = [&heap](std::string_view name) -> Result<Value> {
-    const Entry entry{text_value("type"), SPARROW_TRY(heap.string(name, jinja::kMarkup))};
+    const Entry entry{text_value("type"), SPARROW_TRY(medium_type(heap, name))};
     return heap.dict(std::span<const Entry>(&entry, 1));
   };
   if (type == "image_url" || type == "input_image" || type == "image") return only_type("image");
@@ -250,6 +254,40 @@ Result<Value> joined_message(Heap& heap, std::span<const Value> messages, bool i
   return heap.dict(entries);
 }
 
+// An object as it is, but for what `change` makes of some members: nullopt leaves one alone.
+template <typename Change>
+Result<Value> object_but(Heap& heap, const Json& object, Change&& change) {
+  std::vector<Entry> entries;
+  for (size_t i = 0; i < object.size(); ++i) {
+    const Json member = object.member(i);
+    std::optional<Value> changed = SPARROW_TRY(change(object.key(i), member));
+    entries.push_back(
+        {text_value(object.key(i)), changed ? *changed : SPARROW_TRY(jinja::from_json(heap, member))});
+  }
+  return heap.dict(entries);
+}
+
+Result<Value> part_as_it_is(Heap& heap, const Json& part) {
+  if (!part.is_object()) return jinja::from_json(heap, part);
+  return object_but(heap, part, [&](std::string_view key, const Json& value) -> Result<std::optional<Value>> {
+    const std::string_view word = value.is_string() ? value.string_view() : "";
+    if (key != "type" || (word != "image" && word != "video")) return std::optional<Value>();
+    return std::optional(SPARROW_TRY(medium_type(heap, word)));
+  });
+}
+
+Result<Value> message_as_it_is(Heap& heap, const Json& message) {
+  if (!message.is_object()) return jinja::from_json(heap, message);
+  return object_but(heap, message,
+                    [&](std::string_view key, const Json& value) -> Result<std::optional<Value>> {
+                      if (key != "content" || !value.is_array()) return std::optional<Value>();
+                      std::vector<Value> parts;
+                      for (size_t i = 0; i < value.size(); ++i)
+                        parts.push_back(SPARROW_TRY(part_as_it_is(heap, value.element(i))));
+                      return std::optional(SPARROW_TRY(heap.list(parts)));
+                    });
+}
+
 }  // namespace
 
 const TextPart* find_text_part(std::string_view type) {
@@ -302,6 +340,14 @@ Result<Value> to_template_messages(Heap& heap, const Json& messages) {
     const bool is_as_it_was = turn.size() == 1 && !(is_late && has_instruction);
     out.push_back(is_as_it_was ? turn[0] : SPARROW_TRY(joined_message(heap, turn, is_late)));
   }
+  return heap.list(out);
+}
+
+Result<Value> messages_as_they_are(Heap& heap, const Json& messages) {
+  if (!messages.is_array()) return jinja::from_json(heap, messages);
+  std::vector<Value> out;
+  for (size_t i = 0; i < messages.size(); ++i)
+    out.push_back(SPARROW_TRY(message_as_it_is(heap, messages.element(i))));
   return heap.list(out);
 }
 

@@ -48,6 +48,10 @@ const TextPart* find_text_part(std::string_view type);  // nullptr: it is none
 // Borrows text from `messages`.
 Result<jinja::Value> to_template_messages(jinja::Heap& heap, const Json& messages);
 
+// Messages in the template's own form, as they are: of parts that are an image or a video that word is ours,
+// so that the placeholder which a template builds around it is one. Borrows text, too.
+Result<jinja::Value> messages_as_they_are(jinja::Heap& heap, const Json& messages);
+
 // The tools as they are, once each is known to be a function with a name; those of these names, or all, but
 // for those with `defer_loading`, which a later message tells of.
 Result<jinja::Value> to_template_tools(jinja::Heap& heap, const Json& tools,

@@ -182,6 +182,57 @@ class Pictures(unittest.TestCase):
         without = self.claude.messages.count_tokens(model="m3", messages=ask).input_tokens
         self.assertEqual(with_picture - without, MANIFEST["images"]["alpha"]["tokens"] + 2)
 
+    def test_streams_say_what_whole_answers_say(self):
+        file, text = image_file("small444"), "What is it?"
+        ask = dict(model="m3", temperature=0, max_tokens=12, extra_body={"ignore_eos": True},
+                   messages=[{"role": "user", "content": [image_part("small444"), {"type": "text", "text": text}]}])
+        whole = self.client.chat.completions.create(**ask)
+        chunks = list(self.client.chat.completions.create(**ask, stream=True, stream_options={"include_usage": True}))
+        self.assertEqual("".join(piece.choices[0].delta.content or "" for piece in chunks if piece.choices),
+                         whole.choices[0].message.content)
+        usage = chunks[-1].usage
+        self.assertEqual(usage.prompt_tokens, whole.usage.prompt_tokens)
+        self.assertEqual(usage.prompt_tokens_details.model_dump()["image_tokens"], MANIFEST["images"]["small444"]["tokens"])
+
+        content = [{"type": "input_image", "image_url": data_url(file), "detail": "auto"}, {"type": "input_text", "text": text}]
+        ask = dict(model="m3", temperature=0, max_output_tokens=12, extra_body={"ignore_eos": True},
+                   input=[{"role": "user", "content": content}])
+        events = list(self.client.responses.create(**ask, stream=True))
+        self.assertEqual("".join(event.delta for event in events if event.type == "response.output_text.delta"),
+                         whole.choices[0].message.content)
+        self.assertEqual(events[-1].response.usage.input_tokens, whole.usage.prompt_tokens)
+        self.assertEqual(events[-1].response.usage.input_tokens_details.model_dump()["image_tokens"],
+                         MANIFEST["images"]["small444"]["tokens"])
+
+        source = {"type": "base64", "media_type": "image/jpeg", "data": in_base64(file)}
+        blocks = [{"type": "image", "source": source}, {"type": "text", "text": text}]
+        with self.claude.messages.stream(model="m3", max_tokens=12, messages=[{"role": "user", "content": blocks}],
+                                         extra_body={"ignore_eos": True, "temperature": 0}) as stream:
+            self.assertEqual("".join(stream.text_stream), whole.choices[0].message.content)
+            usage = stream.get_final_message().usage
+        self.assertEqual(usage.input_tokens + (usage.cache_read_input_tokens or 0), whole.usage.prompt_tokens)
+
+    def test_every_role_may_show_a_picture(self):
+        """Where the template has a place for it, as the one of the goldens has in every message."""
+        call = {"id": "a", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+        def tokens(role, *picture):
+            content = [{"type": "text", "text": "here"}, *picture]
+            messages = [{"role": "user", "content": "Look"}, {"role": "assistant", "content": "", "tool_calls": [call]},
+                        {"role": "tool", "tool_call_id": "a", "content": content if role == "tool" else "gone"}]
+            if role != "tool":
+                messages.insert(0, {"role": role, "content": content})
+            return self.chat(messages, max_tokens=1).usage.prompt_tokens
+
+        for role in ("system", "developer", "user", "tool"):
+            self.assertEqual(tokens(role, image_part("alpha")) - tokens(role), MANIFEST["images"]["alpha"]["tokens"] + 2, role)
+        output = [{"type": "input_text", "text": "here"}, {"type": "input_image", "image_url": data_url(image_file("alpha"))}]
+        given = [{"role": "user", "content": "Look"},
+                 {"type": "function_call", "call_id": "a", "name": "look", "arguments": "{}"},
+                 {"type": "function_call_output", "call_id": "a", "output": output}]
+        response = self.client.responses.create(model="m3", input=given, max_output_tokens=1)
+        self.assertEqual(response.usage.input_tokens_details.model_dump()["image_tokens"], MANIFEST["images"]["alpha"]["tokens"])
+
     def test_tokenize_and_options(self):
         def count(**options):
             part = {"type": "image_url", "image_url": {"url": data_url(image_file("photo")), **options}}

@@ -88,6 +88,29 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Prompts that hold nothing forged have the ids that they always had: markup may be any token that the
 // templates build, and all of it is found.
+// A placeholder is one in either form of messages, also where a template builds it around the part's type; of
+// whatever else a message says nothing is.
+TEST(ChatMarkup, PlaceholdersOfMediaAreMarkupAndOthersAreNot) {
+  const JsonDocument messages =
+      JsonDocument::parse(
+          R"([{"role":"user","content":[{"type":"image","image":"a.png"},{"type":"video","video":["b.png"]},)"
+          R"({"type":"text","text":"]<]image[>["},"]<]video[>["]}])",
+          "messages")
+          .value();
+  for (const std::string_view source :
+       {std::string_view("{% for p in messages[0].content %}{% if p is string %}{{ p }}{% elif p.text %}"
+                         "{{ p.text }}{% else %}{{ ']<]' ~ p.type ~ '[>[' }}{% endif %}{% endfor %}"),
+        std::string_view(
+            "{% for p in messages[0].content %}{% if p is string %}{{ p }}{% elif p.type == 'image' "
+            "%}]<]image[>[{% elif p.type == 'video' %}]<]video[>[{% else %}{{ p.text }}{% endif %}"
+            "{% endfor %}")})
+    for (const auto form : {ChatInput::Form::kOpenAi, ChatInput::Form::kTemplate}) {
+      const auto prompt = ChatTemplate::parse(source)->render({.messages = messages.root(), .form = form});
+      ASSERT_TRUE(prompt.ok()) << prompt.error().message;
+      EXPECT_EQ(marked(prompt.value()), "«]<]image[>[]<]video[>[»]<]image[>[]<]video[>[");
+    }
+}
+
 TEST(ChatMarkup, HonestPromptsKeepTheirIds) {
   constexpr std::array<std::string_view, 30> kTokens = {
       "<|open|>",        "<|close|>", "<|head|>",  "<|/head|>",        "<|end|>",       "<|say|>",
