@@ -68,7 +68,7 @@ EngineCore::EngineCore(const ModelConfig& config, const EngineOptions& options,
       run_ahead_(options.run_ahead.value_or(runner_->info().run_ahead)),
       bound_steps_(options.bound_steps.value_or(runner_->info().bound_steps)),
       scheduler_(runner_->info().num_blocks, scheduler_limits(options), options.block_order_seed),
-      features_(runner_->info().feature_tokens, options.max_step_patches * options.grid.tp, options.grid.dp),
+      features_(runner_->info().feature_tokens, options.max_step_patches, options.grid.dp, options.grid.tp),
       budget_(options.max_step_tokens) {
   if (options.cache_events) scheduler_.tell_cache_events(options.cache_events);
 }

@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "engine/media/encode_share.h"
+#include "engine/media/encode_turns.h"
 #include "model/sharding.h"
 
 namespace sparrow {
@@ -85,7 +85,7 @@ void CpuRunner::encode(std::span<const EncodeJob> jobs) {
   };
   for (size_t i = 0; i < jobs.size(); ++i) {
     encoded[i].resize(jobs[i].rows.size() * row_bytes);
-    encoders.push_back(turns.next(jobs[i]));
+    encoders.push_back(turns.next(jobs[i].grid.patches()));
     if (encoders[i] != grid_.rank) continue;
     const int64_t patches = jobs[i].grid.patches();
     const Tensor rows(const_cast<float*>(jobs[i].patches.data()), DType::kF32,

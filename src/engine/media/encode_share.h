@@ -5,29 +5,14 @@
 // only.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
 
+#include "engine/media/encode_turns.h"
 #include "engine/media/feature_store.h"
 
 namespace sparrow {
-
-// Hands jobs out one after another, each to the rank that has the fewest patches so far: everybody who asks
-// in the same order gets the same answers.
-class EncodeTurns {
- public:
-  explicit EncodeTurns(int ranks) : patches_(static_cast<size_t>(ranks)) {}
-  int next(const EncodeJob& job) {
-    const auto least = std::ranges::min_element(patches_);
-    *least += job.grid.patches();
-    return static_cast<int>(least - patches_.begin());
-  }
-
- private:
-  std::vector<int64_t> patches_;
-};
 
 // A GPU's part.
 class EncodeShare {
@@ -42,7 +27,7 @@ class EncodeShare {
     EncodeTurns turns(ranks_);
     for (const EncodeJob& job : jobs) {
       if (job.group != group_) continue;
-      const int by = turns.next(job);
+      const int by = turns.next(job.grid.patches());
       for (const int32_t row : job.rows) encoded_by_[static_cast<size_t>(row)] = by;
       if (by == rank_) mine.push_back(&job);
     }

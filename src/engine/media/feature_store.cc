@@ -7,8 +7,8 @@
 
 namespace sparrow {
 
-FeatureStore::FeatureStore(int64_t num_rows, int64_t max_patches, int groups)
-    : max_patches_(max_patches), groups_(static_cast<size_t>(groups), FeatureRows(num_rows)) {}
+FeatureStore::FeatureStore(int64_t num_rows, int64_t max_patches, int groups, int ranks)
+    : max_patches_(max_patches), ranks_(ranks), groups_(static_cast<size_t>(groups), FeatureRows(num_rows)) {}
 
 EncodeJob FeatureStore::job_of(int group, const MediaSegment& segment) {
   ++stats_.encoded;
@@ -22,21 +22,21 @@ EncodeJob FeatureStore::job_of(int group, const MediaSegment& segment) {
           .rows = {rows.begin(), rows.end()}};
 }
 
-void FeatureStore::plan(Sequence& sequence, Left& left, std::vector<EncodeJob>& jobs) {
+void FeatureStore::plan(Sequence& sequence, Planned& planned, std::vector<EncodeJob>& jobs) {
   FeatureRows& rows = groups_[static_cast<size_t>(sequence.group)];
-  const bool is_first = std::exchange(left.nobody_yet, false);
+  const bool is_first = std::exchange(planned.nobody, false);
   sequence.num_ready = Sequence::kNoEnd;
   for (const MediaSegment& segment : *sequence.segments) {
     if (segment.end() <= sequence.num_computed || rows.want(segment)) continue;
-    const bool is_within = left.is_untouched || segment.grid.patches() <= left.patches;
+    const int64_t patches = segment.grid.patches(), before = planned.turns.patches_of_next();
+    const bool is_within = before == 0 || patches <= max_patches_ - before;
     // Without it the first sequence cannot run a single token.
     const bool has_to_be = is_first && segment.begin() <= sequence.num_computed;
     if (!is_within || !rows.add(segment, has_to_be)) {
       sequence.num_ready = segment.begin();
       return;
     }
-    left.is_untouched = false;
-    left.patches -= segment.grid.patches();
+    planned.turns.next(patches);
     jobs.push_back(job_of(sequence.group, segment));
   }
 }
@@ -49,8 +49,8 @@ std::vector<EncodeJob> FeatureStore::plan(std::span<Sequence* const> sequences) 
       if (segment.end() > sequence->num_computed)
         groups_[static_cast<size_t>(sequence->group)].touch(segment);
   std::vector<EncodeJob> jobs;
-  std::vector<Left> left(groups_.size(), {.patches = max_patches_});
-  for (Sequence* sequence : sequences) plan(*sequence, left[static_cast<size_t>(sequence->group)], jobs);
+  std::vector<Planned> planned(groups_.size(), {.turns = EncodeTurns(ranks_)});
+  for (Sequence* sequence : sequences) plan(*sequence, planned[static_cast<size_t>(sequence->group)], jobs);
   return jobs;
 }
 

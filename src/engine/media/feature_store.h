@@ -8,6 +8,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/media/encode_turns.h"
 #include "engine/media/feature_rows.h"
 #include "engine/media/request_media.h"
 
@@ -26,13 +27,13 @@ struct EncodeJob {
 
 class FeatureStore {
  public:
-  // Of each group: so many rows, and at most `max_patches` planned at a time.
-  FeatureStore(int64_t num_rows, int64_t max_patches, int groups = 1);
+  // Of each group: so many rows, and `ranks` that encode at most `max_patches` each at a time.
+  FeatureStore(int64_t num_rows, int64_t max_patches, int groups = 1, int ranks = 1);
 
   // What must be encoded so that sequences get on, the first of each group first: their next segments that
-  // are not here, one at least, as long as they are no more than a plan may have. They count as here from now
-  // on, and every sequence knows how far it can run. Whoever comes first in its group always gets on; what
-  // the others need may have to wait for room.
+  // are not here, as long as no rank has more than it may, but for one that it has alone. They count as here
+  // from now on, and every sequence knows how far it can run. Whoever comes first in its group always gets
+  // on; what the others need may have to wait for room.
   std::vector<EncodeJob> plan(std::span<Sequence* const> sequences);
 
   // The rows of a segment that is here, in a sequence's group.
@@ -48,15 +49,16 @@ class FeatureStore {
   int64_t rows_in_use() const;
 
  private:
-  // What a plan may still have in a group.
-  struct Left {
-    int64_t patches = 0;
-    bool is_untouched = true, nobody_yet = true;  // no jobs; no sequence
+  // A plan so far, in a group.
+  struct Planned {
+    EncodeTurns turns;
+    bool nobody = true;  // no sequence yet
   };
-  void plan(Sequence& sequence, Left& left, std::vector<EncodeJob>& jobs);
+  void plan(Sequence& sequence, Planned& planned, std::vector<EncodeJob>& jobs);
   EncodeJob job_of(int group, const MediaSegment& segment);
 
   const int64_t max_patches_;
+  const int ranks_;
   std::vector<FeatureRows> groups_;
   Stats stats_;
 };

@@ -29,7 +29,8 @@ RequestMedium picture(int number, int64_t begin, int tokens, int frames = 1) {
 struct Bed {
   BlockPool pool{4};
   FeatureStore store;
-  explicit Bed(int64_t rows, int64_t max_patches = kAny, int groups = 1) : store(rows, max_patches, groups) {}
+  explicit Bed(int64_t rows, int64_t max_patches = kAny, int groups = 1, int ranks = 1)
+      : store(rows, max_patches, groups, ranks) {}
 
   // Of a key; its salts are its own.
   Sequence sequence(std::vector<RequestMedium> media, const std::string& key = "", int group = 0) {
@@ -101,6 +102,24 @@ TEST(FeatureStore, TakesNoMoreThanItsBudgetButOneAtLeast) {
   EXPECT_EQ(s.num_ready, 20);
   EXPECT_EQ(two.plan({&s}), 2u);
   EXPECT_EQ(s.num_ready, 40);
+}
+
+// A step waits for the rank that has most to do: two pictures of 40 patches are over a budget of 60, however
+// little the others have.
+TEST(FeatureStore, NoRankHasMoreThanItsBudgetButOnePictureAtLeast) {
+  constexpr int kRanks = 4;
+  Bed bed(200, 60, 1, kRanks), small(200, 30, 1, kRanks);
+  std::vector<RequestMedium> media;
+  for (int i = 0; i < 2 * kRanks; ++i) media.push_back(picture(i + 1, 20 * i, 10));
+  Sequence s = bed.sequence(media);
+  std::vector<int64_t> patches(kRanks);
+  EncodeTurns turns(kRanks);
+  for (const EncodeJob& job : bed.store.plan(std::array{&s}))
+    patches[static_cast<size_t>(turns.next(job.grid.patches()))] += job.grid.patches();
+  EXPECT_EQ(patches, std::vector<int64_t>(kRanks, 40));
+  EXPECT_EQ(s.num_ready, 20 * kRanks);
+  EXPECT_EQ(bed.plan({&s}), size_t{kRanks});
+  EXPECT_EQ(small.plan({&s}), size_t{kRanks});
 }
 
 // What others send is nothing that a key could find out: not by what is encoded, not by what is found.
