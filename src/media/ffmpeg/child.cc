@@ -130,10 +130,18 @@ class Child {
   pid_t pid_;
 };
 
-// What is printable of what a child said.
+// What is printable of what a child said, without the addresses in its memory: "[mov @ 0x55d45101f640]".
 std::string quoted(std::string_view text) {
+  constexpr std::string_view kAddress = " @ 0x", kHex = "0123456789abcdef";
   std::string out;
-  for (const char c : text) out += c >= ' ' && c <= '~' ? c : ' ';
+  while (!text.empty()) {
+    if (text.starts_with(kAddress)) {
+      text.remove_prefix(std::min(text.find_first_not_of(kHex, kAddress.size()), text.size()));
+      continue;
+    }
+    out += text.front() >= ' ' && text.front() <= '~' ? text.front() : ' ';
+    text.remove_prefix(1);
+  }
   while (!out.empty() && out.back() == ' ') out.pop_back();
   return out;
 }

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // JPEG by libjpeg-turbo, with the library's defaults: the accurate integer DCT and smooth chroma upsampling,
 // to whose bytes the model's own preprocessing is equal.
+#include <algorithm>
 #include <csetjmp>
+#include <cstdint>
 #include <cstdio>  // jpeglib.h needs FILE
 #include <vector>
 
@@ -12,8 +14,9 @@
 namespace sparrow {
 namespace {
 
-// A scan walks over all of the image, however few bytes it has. Encoders write about ten.
-constexpr int kMaxScans = 100;
+// A scan walks over all of the image, however few bytes it has, at about a pixel in a nanosecond. Encoders
+// write ten.
+constexpr int64_t kLeastScans = 20, kMostScans = 100, kScannedPixels = int64_t{256} << 20;
 constexpr int kRowsAtOnce = 4;
 
 // Everything a decoder touches, without destructors: an error in libjpeg jumps over the frames between.
@@ -49,7 +52,11 @@ boolean fail_at_end(j_decompress_ptr decoder) {
 
 void count_scans(j_common_ptr decoder) {
   auto* job = reinterpret_cast<JpegJob*>(decoder->err);
-  if (job->decoder.input_scan_number > kMaxScans) fail_with(&job->decoder, "it has more than 100 scans");
+  const int64_t most =
+      std::clamp(kScannedPixels / (int64_t{job->width} * job->height), kLeastScans, kMostScans);
+  if (job->decoder.input_scan_number <= most) return;
+  std::snprintf(job->message, sizeof(job->message), "it has more than %d scans", static_cast<int>(most));
+  std::longjmp(job->on_error, 1);
 }
 
 // Adobe's inversion undone: 255 is no ink. What is left of the white after black, less the ink's share of it.
