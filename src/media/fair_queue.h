@@ -43,9 +43,15 @@ class FairQueue {
 
   // The first thing of the owner who has had least.
   std::optional<T> pop() {
+    return pop([](const T&) { return true; });
+  }
+  // Of those owners whose first thing may(item) holds for.
+  template <typename May>
+  std::optional<T> pop(May&& may) {
     Lane* next = nullptr;
     for (auto& [owner, lane] : lanes_)
-      if (!lane.waiting.empty() && (!next || lane.served < next->served)) next = &lane;
+      if (!lane.waiting.empty() && (!next || lane.served < next->served) && may(lane.waiting.front().item))
+        next = &lane;
     if (!next) return std::nullopt;
     now_ = next->served;
     next->served += next->waiting.front().cost;

@@ -49,6 +49,16 @@ TEST(FairQueue, WhatIsPoppedCountsUntilItIsReleased) {
   EXPECT_EQ(queue.push("c", ~size_t{0}, 1, "6"), Queue::Push::kFull);
 }
 
+TEST(FairQueue, PassesOverOwnersWhoseFirstThingMayNot) {
+  Queue queue(kNoLimit, kNoLimit);
+  for (const char* item : {"X", "a"}) queue.push("first", 0, 1, item);
+  queue.push("second", 0, 1, "b");
+  const auto is_small = [](const std::string& item) { return item >= "a"; };
+  EXPECT_EQ(queue.pop(is_small), "b");
+  EXPECT_EQ(queue.pop(is_small), std::nullopt);  // an owner's things keep their order
+  EXPECT_EQ(order_of(queue), "Xa");
+}
+
 TEST(FairQueue, GivesBackWhatWaits) {
   Queue queue(kNoLimit, kNoLimit);
   queue.push("a", 0, 1, "1");

@@ -12,6 +12,8 @@ namespace {
 // Decoders and the resize, for each pixel of the file, and what comes on top of that.
 constexpr int64_t kBytesPerPixel = 18, kMoreBytes = int64_t{128} << 20;
 constexpr size_t kOptionBytes = 64;
+// Above all screens. What is larger may take seconds.
+constexpr uint64_t kLargePixels = uint64_t{8} << 20;
 
 // Generous: a processor that has nothing else to do takes a small part of it.
 std::chrono::milliseconds time_for(int64_t pixels) {
@@ -26,7 +28,8 @@ MediaWorkersOptions picture_worker_options(const DecodeLimits& limits, const Siz
   return {.workers = workers,
           .max_input_bytes = limits.max_bytes + kOptionBytes,
           .max_output_bytes = static_cast<size_t>(pixels) * 3,
-          .memory_bytes = static_cast<size_t>(limits.max_pixels * kBytesPerPixel + pixels * 6 + kMoreBytes)};
+          .memory_bytes = static_cast<size_t>(limits.max_pixels * kBytesPerPixel + pixels * 6 + kMoreBytes),
+          .large_cost = kLargePixels};
 }
 
 Result<uint64_t> PictureDecoder::submit(const std::string& owner, MediaBytes file, const SizeRule& rule,

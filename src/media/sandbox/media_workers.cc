@@ -173,11 +173,20 @@ void MediaWorkers::dispatch() {
     std::optional<Running> next;
     {
       const std::lock_guard lock(mutex_);
-      next = queue_.pop();
+      next = queue_.pop([&](const Running& first) { return leaves_a_worker(first); });
     }
     if (!next) return;
     begin(*slot_for(next->job.owner), std::move(*next));
   }
+}
+
+// Whether others find a worker while it runs, however long that is.
+bool MediaWorkers::leaves_a_worker(const Running& next) const {
+  if (slots_.size() == 1 || next.job.cost <= options_.large_cost) return true;
+  const auto may_take = [&](const Slot& slot) {
+    return !slot.running || slot.running->job.owner != next.job.owner;
+  };
+  return std::ranges::count_if(slots_, may_take) > 1;
 }
 
 // The owner's own worker first, then one that has seen nothing, then a place for a new one.

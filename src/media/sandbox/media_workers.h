@@ -31,6 +31,8 @@ struct MediaWorkersOptions {
   size_t memory_bytes = size_t{1} << 30;       // of one worker, beside these
   std::chrono::milliseconds start_time{30'000};
   std::chrono::milliseconds least_time{0};  // that any job gets, whatever its own limit
+  // Jobs that cost more leave a worker to others: an owner may have them on all but one.
+  uint64_t large_cost = ~uint64_t{0};
   // Waiting and running.
   QueueLimits all{.items = 4096, .bytes = size_t{1} << 30};
   QueueLimits of_owner{.items = 1024, .bytes = size_t{256} << 20};
@@ -94,6 +96,7 @@ class MediaWorkers {
   void loop();
   void drop_cancelled(const std::vector<uint64_t>& ids);
   void dispatch();
+  bool leaves_a_worker(const Running& next) const;
   Slot* slot_for(const std::string& owner);
   void begin(Slot& slot, Running running);
   void wait();

@@ -236,6 +236,30 @@ TEST(MediaWorkers, OwnersTakeTurns) {
       << "b waited for all that a had asked before";
 }
 
+TEST(MediaWorkers, LargeJobsOfOneOwnerLeaveAWorkerToOthers) {
+  Outcomes outcomes;
+  const auto job = [&](const std::string& owner, std::string_view deed, uint64_t cost) {
+    MediaJob made = outcomes.job(owner, deed, "abc");
+    made.cost = cost;
+    return made;
+  };
+  for (const int count : {1, 3}) {
+    MediaWorkersOptions options = test_options(count);
+    options.large_cost = 10;
+    const auto workers = start(options);
+    const size_t first = outcomes.order().size();
+    ASSERT_TRUE(workers->submit(job("a", "reverse", 11)).ok());
+    EXPECT_EQ(outcomes.of(first), "cba");
+    if (count == 1) continue;
+    for (int i = 0; i < count; ++i) ASSERT_TRUE(workers->submit(job("a", "sleep", 11)).ok());
+    for (const char* other : {"b", "c"}) {
+      ASSERT_TRUE(workers->submit(job(other, "reverse", 11)).ok());
+      EXPECT_EQ(outcomes.of(outcomes.order().size() + count), "cba");
+    }
+    EXPECT_EQ(workers->num_waiting(), 1);
+  }
+}
+
 TEST(MediaWorkers, EndWithWhatStillRunsAndWaits) {
   Outcomes outcomes;
   {
