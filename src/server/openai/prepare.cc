@@ -27,12 +27,15 @@ void set_salt(Prepared& prepared, std::string_view tenant) {
   if (prepared.fields.cache_salt) prepared.request.salt += '/' + *prepared.fields.cache_salt;
 }
 
-// The words by which clients know that they have to shorten the conversation.
+// The words by which clients know that they have to shorten the conversation: those of OpenAI's look for
+// these, and Anthropic's for "prompt is too long".
 constexpr std::string_view kTooLongWords = "This model's maximum context length is ";
 
 Error too_long(const Defaults& defaults, std::string_view reason, const char* field) {
   return {Errc::kInvalidArgument,
-          strf("{}{} tokens. However, {}.", kTooLongWords, defaults.max_model_tokens, reason), field};
+          strf("{}{} tokens. However, {}: the prompt is too long.", kTooLongWords, defaults.max_model_tokens,
+               reason),
+          field};
 }
 
 // The last ids of a prompt, where the request wants no more.

@@ -64,6 +64,7 @@ TEST_F(ClientAnswers, ARequestThatDoesNotFitSaysSoInTheWordsThatClientsLookFor) 
     EXPECT_TRUE(is_too_long(result.error())) << result.error().message;
     EXPECT_EQ(result.error().field, field);
     EXPECT_THAT(result.error().message, HasSubstr("This model's maximum context length is 64 tokens"));
+    EXPECT_THAT(result.error().message, HasSubstr("prompt is too long")) << "Anthropic's clients";
   };
   expect(completion(R"("prompt":")" + text + '"'), "prompt");
   expect(completion(R"("prompt":")" + std::string(100'000, '#') + '"'), "prompt");
