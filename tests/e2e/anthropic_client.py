@@ -3,6 +3,7 @@
 
 import sys
 import unittest
+from typing import Literal
 
 try:
     import anthropic
@@ -117,6 +118,21 @@ class AnthropicClient(unittest.TestCase):
     def test_agents_of_several_turns(self):
         self.agent(self.create)
         self.agent(self.streamed)
+
+    def test_the_clients_own_loop_over_tools(self):
+        calls = []
+
+        @anthropic.beta_tool
+        def find_route(stops: list[Literal["A", "B"]]) -> str:
+            """Finds a route."""
+            calls.append(stops)
+            return "A to B"
+
+        runner = self.client.beta.messages.tool_runner(
+            **self.fields("Which route?", tools=[find_route], tool_choice={"type": "any"}, max_tokens=3000, max_iterations=3,
+                          extra={"logit_bias": self.bias, "seed": 5, "temperature": 1}))
+        self.assertEqual([message.stop_reason for message in runner], ["tool_use"] * 3)
+        self.assertGreaterEqual(len(calls), 3)
 
     def test_tokens_are_counted(self):
         fields = self.fields(system="Be brief.", tools=TOOLS)

@@ -12,12 +12,14 @@ namespace sparrow::anthropic {
 namespace {
 
 // Members that are translated here. All others are the chat's, but for those that this API calls otherwise.
-constexpr std::array<std::string_view, 20> kOwnFields = {
-    "messages",           "system",       "stop_sequences", "tools",
-    "tool_choice",        "thinking",     "output_config",  "output_format",
-    "context_management", "container",    "mcp_servers",    "cache_control",
-    "metadata",           "service_tier", "inference_geo",  "user_profile_id",
-    "workspace_id",       "diagnostics",  "speed",          "betas",
+constexpr std::array<std::string_view, 21> kOwnFields = {
+    "messages",        "system",        "stop_sequences",
+    "tools",           "tool_choice",   "thinking",
+    "output_config",   "output_format", "context_management",
+    "container",       "mcp_servers",   "cache_control",
+    "metadata",        "service_tier",  "inference_geo",
+    "user_profile_id", "workspace_id",  "diagnostics",
+    "speed",           "betas",         "thread",
 };
 
 constexpr std::array kOtherNames = {
@@ -54,6 +56,9 @@ Status check_refused(const Json& body) {
   for (const char* name : {"container", "mcp_servers"})
     if (const auto field = body.find(name); field && !is_nothing(*field))
       return field->error("is not supported: this server has no tools of its own");
+  // Anthropic's own loop over tools asks for it, and goes on without it where it is refused.
+  if (const auto thread = body.find("thread"))
+    return thread->error("is not supported: conversations are not held here, send all of it");
   if (const auto management = body.find("context_management")) SPARROW_TRY(check_context(*management));
   if (const auto speed = body.find("speed"); speed && speed->string_view() != "standard")
     return speed->error("must be standard: there is one speed");

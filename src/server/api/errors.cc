@@ -40,7 +40,11 @@ bool asks_anthropic(const HttpRequest& request) {
 std::string anthropic_error_json(const ApiError& error, std::string_view request_id) {
   JsonWriter json;
   json.begin_object().key("type").string("error").key("error").begin_object();
-  json.key("type").string(anthropic_type(error.status)).key("message").string(error.message).end_object();
+  json.key("type").string(anthropic_type(error.status)).key("message").string(error.message);
+  // By this code clients know that they may ask again without the field.
+  if (error.param == "thread")
+    json.key("details").begin_object().key("error_code").string("thread_unsupported_request").end_object();
+  json.end_object();
   json.key("request_id").string(request_id).end_object();
   return json.take();
 }
@@ -51,8 +55,9 @@ HttpResponse error_response_to(const HttpRequest& request, const ApiError& error
   const bool is_full = error.status == 503 || (error.status == 429 && error.is_overload);
   return {
       .status = is_full ? kOverloaded : error.status,
-      .body = anthropic_error_json({.status = is_full ? kOverloaded : error.status, .message = error.message},
-                                   request.request_id)};
+      .body = anthropic_error_json(
+          {.status = is_full ? kOverloaded : error.status, .message = error.message, .param = error.param},
+          request.request_id)};
 }
 
 }  // namespace sparrow

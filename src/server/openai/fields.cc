@@ -69,6 +69,7 @@ constexpr Field kShared[] = {
     {"service_tier", Type::kString},
     {"prompt_cache_key", Type::kString},
     {"prompt_cache_retention", Type::kString},
+    {"prompt_cache_options", Type::kObject},
     {"prediction", Type::kObject},
     one_of("verbosity", "low|medium|high"),
     {"add_special_tokens", Type::kBool},  // the tokenizer adds none in either case

@@ -145,6 +145,7 @@ const Bad kBad[] = {
     {"Unknown", HI R"(,"foo":1)", "foo", "is not a field of this request"},
     {"Servers", HI R"(,"mcp_servers":[{"url":"x"}])", "mcp_servers", "no tools of its own"},
     {"Metadata", HI R"(,"metadata":{"foo":1})", "metadata.foo", "not a field"},
+    {"Thread", HI R"(,"thread":{"type":"create"})", "thread", "send all of it"},
     {"Context", HI R"(,"context_management":{"edits":[{"type":"clear_tool_uses_20250919"}]})",
      "context_management.edits[0].type", "not supported"},
 };

@@ -89,6 +89,9 @@ TEST_F(ServiceApis, ErrorsHaveTheShapeOfTheApi) {
   const std::string key = "x-api-key: k\r\n";
   EXPECT_EQ(anthropic_error(ask(message(R"(,"max_tokens":"x")", key))), "400 invalid_request_error");
   EXPECT_EQ(anthropic_error(ask(message(R"(,"max_tokens":1,"model":"x")", key))), "404 not_found_error");
+  // What Anthropic's own loop over tools asks for first, and goes on without where it is told so.
+  EXPECT_THAT(ask(message(R"(,"max_tokens":1,"thread":{"type":"create"})", key)).body,
+              HasSubstr(R"("details":{"error_code":"thread_unsupported_request"}})"));
   EXPECT_EQ(anthropic_error(ask(get_request("/v1/messages", key))), "405 invalid_request_error");
   EXPECT_EQ(anthropic_error(ask(get_request("/v1/nothing", kAnthropic))), "404 not_found_error");
   EXPECT_EQ(anthropic_error(ask(post_request("/v1/messages", "{}", key))), "415 invalid_request_error");

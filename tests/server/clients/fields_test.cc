@@ -32,6 +32,7 @@ TEST_F(ClientFields, NeutralValuesChangeNothing) {
         R"("reasoning_effort":"max")",
         R"("metadata":{"a":"b"})",
         R"("prompt_cache_retention":"24h")",
+        R"("prompt_cache_options":{"mode":"implicit","ttl":"30m"})",
         R"("add_special_tokens":false)",
         R"("add_special_tokens":true)",
         R"("early_stopping":false)",
