@@ -99,17 +99,24 @@ std::optional<int32_t> SimRunner::draw(const SampleRow& row) const {
     for (const int32_t end : config_.eos_token_ids)
       if (may_be(end)) return end;
   // One of a list, from a place in it on that is drawn.
-  const auto one_of = [&](int64_t size, auto id_at) -> std::optional<int32_t> {
+  const auto one_of = [&](int64_t size, auto id_at, bool is_in_order = false) -> std::optional<int32_t> {
     const double place = uniform_draw(seed + 2, row.choice, row.position);
     const auto first = static_cast<int64_t>(place * static_cast<double>(size));
-    for (int64_t i = 0; i < size; ++i)
-      if (const int32_t id = id_at((first + i) % size); may_be(id)) return id;
+    for (int64_t i = 0; i < size; ++i) {
+      const int64_t at = (first + i) % size;
+      const int32_t id = id_at(at);
+      if (may_be(id)) return id;
+      // Most words of a mask are empty.
+      if (is_in_order && id % 32 == 0 && row.mask[id / 32] == 0) i += std::min<int64_t>(31, size - 1 - at);
+    }
     return std::nullopt;
   };
   const std::span<const int32_t> listed = row.only.empty() ? std::span(row.params.allowed_ids) : row.only;
   if (!listed.empty())
     return one_of(static_cast<int64_t>(listed.size()), [&](int64_t i) { return listed[i]; });
-  if (!row.mask.empty()) return one_of(config_.vocab_size, [](int64_t i) { return static_cast<int32_t>(i); });
+  if (!row.mask.empty())
+    return one_of(
+        config_.vocab_size, [](int64_t i) { return static_cast<int32_t>(i); }, true);
   // Text: control tokens have the last ids, and bytes the first.
   const int64_t low = config_.vocab_size / 8;
   return one_of(config_.vocab_size / 2, [low](int64_t i) { return static_cast<int32_t>(low + i); });
