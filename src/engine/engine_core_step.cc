@@ -31,6 +31,17 @@ void set_masks(SampleRow& row, TokenConstraint* constraint, std::span<const int3
   if (banned && row.mask.empty()) row.more_banned = end_ids;
 }
 
+// The ids from this position of an output on that need no draw. Probabilities are those of a draw, and the
+// last id of an output is always drawn.
+std::vector<int32_t> forced_from(const Request& request, std::span<const int32_t> end_ids,
+                                 TokenConstraint* constraint, int64_t position) {
+  if (!constraint || request.logprobs) return {};
+  const std::span<const int32_t> ids = constraint->forced_ids();
+  const int64_t count = std::clamp<int64_t>(request.max_tokens - 1 - position, 0, std::ssize(ids));
+  const auto end = std::find_first_of(ids.begin(), ids.begin() + count, end_ids.begin(), end_ids.end());
+  return {ids.begin(), end};
+}
+
 }  // namespace
 
 bool EngineCore::step(SchedulerTime now) {
@@ -103,7 +114,13 @@ const StepPlan* EngineCore::launch_ahead(const Flight& flight, SchedulerTime now
     const auto output = outputs_.find(drawn.sequence);
     if (output == outputs_.end()) continue;
     if (!drawn.waits) return nullptr;
-    draws_wait |= output->second.constraint || output->second.request->request.sampling.has_penalties();
+    // Behind the id that is drawn now.
+    const ActiveRequest& active = *output->second.request;
+    const Request& request = active.request;
+    if (forced_from(request, active.end_ids, output->second.constraint.get(), drawn.position).size() >
+        kLeastForcedIds)
+      return nullptr;
+    draws_wait |= output->second.constraint || request.sampling.has_penalties();
   }
   const StepPlan* const plan = scheduler_.plan_ahead(now);
   if (!plan) return nullptr;
@@ -242,11 +259,24 @@ void EngineCore::finish_draw(Drawn& drawn, Draw draw) {
 
 void EngineCore::send_drawn(Flight& flight) {
   for (Drawn& drawn : flight.drawn) {
-    if (!outputs_.contains(drawn.sequence)) continue;  // it ended while the step ran
-    if (drawn.event.finish)
+    const auto found = outputs_.find(drawn.sequence);
+    if (found == outputs_.end()) continue;  // it ended while the step ran
+    if (drawn.event.finish) {
       end(drawn.sequence, std::move(drawn.event));
-    else
-      send(*outputs_.at(drawn.sequence).request, std::move(drawn.event));
+      continue;
+    }
+    Output& output = found->second;
+    send(*output.request, std::move(drawn.event));
+    const Request& request = output.request->request;
+    const std::vector<int32_t> forced =
+        forced_from(request, output.request->end_ids, output.constraint.get(), drawn.position + 1);
+    if (forced.size() < kLeastForcedIds || !scheduler_.append(drawn.sequence, forced)) continue;
+    for (const int32_t id : forced) {
+      ++stats_.generated_tokens;
+      if (request.sampling.has_penalties()) output.counts.add_output(id);
+      output.constraint->advance(id);
+      send(*output.request, {.output = output.index, .id = id, .cached_tokens = output.cached_tokens});
+    }
   }
 }
 

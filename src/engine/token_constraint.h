@@ -24,6 +24,10 @@ struct NextIds {
   End end = End::kFree;
 };
 
+// Fewer forced ids than this are drawn one by one: a step with several tokens of an output does not run
+// ahead, nor does the one after it.
+inline constexpr size_t kLeastForcedIds = 4;
+
 // The state of one output.
 class TokenConstraint {
  public:
@@ -33,6 +37,9 @@ class TokenConstraint {
   virtual NextIds next_ids() = 0;
   // `id` was drawn, one of next_ids().
   virtual void advance(int32_t id) = 0;
+  // What comes next whatever the model says, as far as that is known and worth a step less: next_ids() allows
+  // the first of them and nothing else. Until advance().
+  virtual std::span<const int32_t> forced_ids() { return {}; }
 };
 
 }  // namespace sparrow

@@ -38,7 +38,7 @@ TEST(EngineEquality, GreedyIdsDependOnTheRequestAlone) {
   coverage.print(kNumSeeds);
   EXPECT_GT(coverage.outputs, 3 * kNumSeeds);
   for (const int64_t count : {coverage.chunked, coverage.hits, coverage.hits_inside_a_block, coverage.forked,
-                              coverage.cancelled, coverage.preemptions})
+                              coverage.forced, coverage.cancelled, coverage.preemptions})
     EXPECT_GT(count, kNumSeeds / 8);
 }
 

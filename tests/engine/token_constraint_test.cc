@@ -8,6 +8,7 @@
 
 #include "support/engine/engine_client.h"
 #include "support/engine/fake_runner.h"
+#include "support/engine/runs_constraint.h"
 
 namespace sparrow {
 namespace {
@@ -203,6 +204,90 @@ TEST(TokenConstraint, SurvivesPreemption) {
   std::vector<std::unique_ptr<TokenStream>> streams;
   for (int i = 0; i < 4; ++i) streams.push_back(engine->submit(request(i)).value());
   for (int i = 0; i < 4; ++i) EXPECT_EQ(read_all(*streams[i]).front().ids, alone[i]) << i;
+  EXPECT_GT(engine->stats().preemptions, 0) << "the cache was to be too small";
+}
+
+// Runs of forced ids with `free` ones before each, and then the end.
+Request in_runs(bool tells, int length = 12, int free = 3) {
+  std::vector<int32_t> run(length);
+  for (int i = 0; i < length; ++i) run[i] = 20 + i;
+  Request request = greedy(yarn_model().text(0, 120), 400);
+  request.stop_ids = {kEnd};
+  request.constraint =
+      std::make_shared<const RunsConstraint>(free, run, /*times=*/4, tells, NextIds::End::kOnly);
+  return request;
+}
+
+TEST(TokenConstraint, ForcedIdsNeedNoStepsOfTheirOwn) {
+  for (const bool run_ahead : {false, true}) {
+    EngineOptions options = small_options();
+    options.run_ahead = run_ahead;
+    const auto run = [&](Request request) {
+      const auto engine = start_engine(options);
+      const Output output = run_one(*engine, std::move(request));
+      return std::pair(output.ids, engine->stats());
+    };
+    const auto [one_by_one, slow] = run(in_runs(false));
+    const auto [ids, fast] = run(in_runs(true));
+    EXPECT_EQ(ids, one_by_one);
+    EXPECT_EQ(ids.size(), 4u * 15 + 1);
+    EXPECT_EQ(fast.generated_tokens, slow.generated_tokens);
+    // Before a run is known to come, one step of it may be on its way.
+    EXPECT_LE(fast.steps, slow.steps - 4 * 10) << "of " << slow.steps;
+    const auto [short_ids, few] = run(in_runs(true, /*length=*/3));
+    EXPECT_EQ(short_ids.size(), 4u * 6 + 1);
+    EXPECT_GE(few.steps, 25) << "a few are drawn: steps run ahead then";
+  }
+}
+
+// What forced ids may not change: where an output ends, its choices, its penalties, its probabilities.
+TEST(TokenConstraint, ForcedIdsAreAnOutputLikeAnyOther) {
+  const auto compare = [](const auto& change, int num_outputs = 1) {
+    for (const bool run_ahead : {false, true}) {
+      EngineOptions options = small_options();
+      options.run_ahead = run_ahead;
+      std::vector<Output> outputs[2];
+      for (const bool tells : {false, true}) {
+        Request request = in_runs(tells);
+        change(request);
+        const auto engine = start_engine(options);
+        outputs[tells] = read_all(*engine->submit(std::move(request)).value(), num_outputs);
+      }
+      for (int i = 0; i < num_outputs; ++i) {
+        EXPECT_EQ(outputs[1][i].ids, outputs[0][i].ids);
+        EXPECT_EQ(outputs[1][i].finish, outputs[0][i].finish);
+        EXPECT_EQ(outputs[1][i].logprobs.size(), outputs[0][i].logprobs.size());
+      }
+    }
+  };
+  for (int64_t max_tokens = 1; max_tokens < 24; ++max_tokens)
+    compare([&](Request& r) { r.max_tokens = max_tokens; });
+  compare([](Request& r) { r.stop_ids.push_back(29); });  // inside a run
+  compare([](Request& r) { r.logprobs = 1; });
+  compare([](Request& r) { r.sampling.repetition_penalty = 1.5; });
+  compare(
+      [](Request& r) {
+        r.n = 3;
+        r.sampling = {.temperature = 2.0, .seed = 3};
+      },
+      3);
+}
+
+TEST(TokenConstraint, ForcedIdsSurvivePreemption) {
+  EngineOptions options = small_options();
+  options.cache_tokens = 5 * kBlockTokens;
+  const auto engine = start_engine(options);
+  const auto request = [](int i) {
+    Request request = in_runs(true, /*length=*/40, /*free=*/2 + i);
+    request.prompts = {yarn_model().text(i, 100 + i)};
+    return request;
+  };
+  std::vector<std::unique_ptr<TokenStream>> streams;
+  for (int i = 0; i < 4; ++i) streams.push_back(engine->submit(request(i)).value());
+  for (int i = 0; i < 4; ++i) {
+    const auto quiet = start_engine();
+    EXPECT_EQ(read_all(*streams[i]).front().ids, run_one(*quiet, request(i)).ids) << i;
+  }
   EXPECT_GT(engine->stats().preemptions, 0) << "the cache was to be too small";
 }
 

@@ -144,6 +144,23 @@ void Scheduler::commit(std::span<const int32_t> sampled) {
   if (cache_event_sink_) send_cache_events();
 }
 
+bool Scheduler::append(SequenceId id, std::span<const int32_t> ids) {
+  const auto at = sequences_.find(id);
+  if (at == sequences_.end()) return false;
+  Sequence& sequence = *at->second;
+  // One that runs ahead goes on from a draw; one that waits has no blocks.
+  if (sequence.state != SequenceState::kRunning || sequence.num_planned > 0) return false;
+  const int64_t position = sequence.num_computed, end = sequence.num_tokens() + std::ssize(ids);
+  SPARROW_CHECK_EQ(position + 1, sequence.num_tokens());
+  if (end > sequence.max_computed_tokens()) return false;
+  // A block that is another choice's too is copied by the next draw's step.
+  if (position < sequence.blocks.capacity_tokens() && sequence.blocks.is_shared(position / kBlockTokens))
+    return false;
+  if (!sequence.blocks.reserve(end)) return false;
+  sequence.ids.insert(sequence.ids.end(), ids.begin(), ids.end());
+  return true;
+}
+
 void Scheduler::tell_cache_events(CacheEventSink sink) {
   cache_event_sink_ = std::move(sink);
   for (Group& group : groups_) {

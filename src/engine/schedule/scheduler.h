@@ -67,6 +67,10 @@ class Scheduler {
   // a sequence that was finished meanwhile are passed over. The caller ends what has reached its end.
   void commit(std::span<const int32_t> sampled);
 
+  // Ids that come after the last one without a draw, between two steps. They run together with it in the next
+  // step that it has a part in. False: it cannot take them now, and nothing has changed.
+  bool append(SequenceId id, std::span<const int32_t> ids);
+
   // Running sequences that cannot get on for ever without features, best first; they may be told what is
   // ready. Until the next call.
   std::span<Sequence* const> need_features();

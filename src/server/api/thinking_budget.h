@@ -36,6 +36,10 @@ class ThinkingBudget final : public TokenConstraint {
     return inner_ ? inner_->next_ids() : NextIds{};
   }
 
+  std::span<const int32_t> forced_ids() override {
+    return inner_ && !thinks_ ? inner_->forced_ids() : std::span<const int32_t>();
+  }
+
   void advance(int32_t id) override {
     if (inner_) inner_->advance(id);
     if (id == ids_.open) {

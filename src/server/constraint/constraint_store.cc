@@ -14,6 +14,10 @@ namespace {
 
 // Each may hold some MiB of states and masks.
 constexpr size_t kMaxEntries = 32;
+constexpr size_t kMaxForcedBytes = 256;  // that are looked at at a time
+
+constexpr MarkupToken kMarkup[] = {
+    {kToolMarker, kMarkerByte}, {"<tool_call>", kCallsOpenByte}, {"</tool_call>", kCallsCloseByte}};
 
 // One output: thinks as long as it may, then keeps to the constraint.
 class FormConstraint final : public TokenConstraint {
@@ -21,6 +25,7 @@ class FormConstraint final : public TokenConstraint {
   struct Tokens {
     const Tokenizer* tokenizer;
     std::optional<int32_t> think_open, think_close;
+    bool forces = true;  // ids where there is one text; otherwise the model spells it as it likes
   };
 
   FormConstraint(std::shared_ptr<Constraint> constraint, FormStart start, const Tokens& tokens)
@@ -37,6 +42,8 @@ class FormConstraint final : public TokenConstraint {
     if (phase_ == Phase::kThinking) return {.end = End::kBanned};
     if (phase_ == Phase::kDone) return {.end = End::kOnly};
     if (matcher().must_end()) return {.end = End::kOnly};
+    if (const auto forced = forced_ids(); !forced.empty())
+      return {.allowed = forced.first(1), .end = End::kBanned};
     mask_.resize(constraint_->vocabulary().num_words());
     matcher().write_mask(mask_);
     if (phase_ == Phase::kOpen)
@@ -45,7 +52,15 @@ class FormConstraint final : public TokenConstraint {
     return {.mask = mask_, .end = matcher().may_end() ? End::kFree : End::kBanned};
   }
 
+  std::span<const int32_t> forced_ids() override {
+    if (phase_ != Phase::kForm || !tokens_.forces) return {};
+    if (num_forced_ == forced_.size() && !std::exchange(looked_ahead_, true)) look_ahead();
+    return std::span<const int32_t>(forced_).subspan(num_forced_);
+  }
+
   void advance(int32_t id) override {
+    looked_ahead_ = false;
+    if (num_forced_ < forced_.size() && forced_[num_forced_++] != id) num_forced_ = forced_.size();
     if (phase_ == Phase::kThinking) {
       // The model may spell the tag with several tokens.
       text_ += tokens_.tokenizer->bytes_of(id).value();
@@ -70,12 +85,52 @@ class FormConstraint final : public TokenConstraint {
     return *matcher_;
   }
 
+  // Finds the ids of what has to come. The last is left to the model: a longer token may begin like it.
+  void look_ahead() {
+    const std::string text = matcher().forced(kMaxForcedBytes);
+    forced_.clear();
+    num_forced_ = 0;
+    if (text.size() <= kLeastForcedIds) return;
+    for (size_t at = 0; at < text.size();) {
+      const auto* const markup = std::ranges::find(kMarkup, text[at], &MarkupToken::byte);
+      if (markup != std::end(kMarkup)) {
+        forced_.push_back(tokens_.tokenizer->id_of(markup->token).value());
+        ++at;
+        continue;
+      }
+      size_t end = at;
+      while (end < text.size() &&
+             std::ranges::find(kMarkup, text[end], &MarkupToken::byte) == std::end(kMarkup))
+        ++end;
+      const auto ids =
+          tokens_.tokenizer->encode(std::string_view(text).substr(at, end - at), Recognise::kNone);
+      if (!ids.ok()) break;
+      forced_.insert(forced_.end(), ids.value().begin(), ids.value().end());
+      at = end;
+    }
+    if (!forced_.empty()) forced_.pop_back();
+    // Part of a character, or a token that an answer may not have, is nothing that can be spelled like this.
+    const Vocabulary& vocabulary = constraint_->vocabulary();
+    std::string_view rest = text;
+    const bool spells = std::ranges::all_of(forced_, [&](int32_t id) {
+      if (id >= vocabulary.size() || vocabulary.bytes_of(id).empty() ||
+          !rest.starts_with(vocabulary.bytes_of(id)))
+        return false;
+      rest.remove_prefix(vocabulary.bytes_of(id).size());
+      return true;
+    });
+    if (!spells || forced_.size() <= kLeastForcedIds) forced_.clear();
+  }
+
   std::shared_ptr<Constraint> constraint_;
   Tokens tokens_;
   Phase phase_;
   std::optional<Matcher> matcher_;
   std::vector<uint32_t> mask_;
-  std::string text_;  // the last of what was thought
+  std::string text_;             // the last of what was thought
+  std::vector<int32_t> forced_;  // ids of which the first have come
+  size_t num_forced_ = 0;
+  bool looked_ahead_ = false;  // since the last id
 };
 
 }  // namespace
@@ -83,8 +138,6 @@ class FormConstraint final : public TokenConstraint {
 std::shared_ptr<const Vocabulary> ConstraintStore::vocabulary(bool markup) {
   const std::lock_guard lock(vocabulary_mutex_);
   std::shared_ptr<const Vocabulary>& known = vocabularies_[markup];
-  static constexpr MarkupToken kMarkup[] = {
-      {kToolMarker, kMarkerByte}, {"<tool_call>", kCallsOpenByte}, {"</tool_call>", kCallsCloseByte}};
   if (!known)
     known = std::make_shared<const Vocabulary>(tokenizer_, vocab_size_,
                                                markup ? std::span(kMarkup) : std::span<const MarkupToken>());
@@ -106,7 +159,7 @@ void ConstraintStore::keep(const std::string& key, const std::shared_ptr<Constra
 }
 
 Result<std::shared_ptr<const TokenConstraint>> ConstraintStore::make(const AnswerRule& rule, FormStart start,
-                                                                     std::string_view tenant) {
+                                                                     std::string_view tenant, bool forces) {
   const std::string key = strf("{} {}\n{}", tenant.size(), tenant, rule.key());
   for (const std::string_view token :
        {kToolMarker, std::string_view("<tool_call>"), std::string_view("</tool_call>")})
@@ -132,7 +185,7 @@ Result<std::shared_ptr<const TokenConstraint>> ConstraintStore::make(const Answe
     const auto id = tokenizer_.id_of(token);
     return id && *id < vocab_size_ ? id : std::nullopt;
   };
-  const FormConstraint::Tokens tokens{&tokenizer_, id_of(kThinkOpen), id_of(kThinkClose)};
+  const FormConstraint::Tokens tokens{&tokenizer_, id_of(kThinkOpen), id_of(kThinkClose), forces};
   return std::shared_ptr<const TokenConstraint>(
       std::make_shared<const FormConstraint>(std::move(constraint), start, tokens));
 }

@@ -30,9 +30,10 @@ class ConstraintStore {
   ConstraintStore(const Tokenizer& tokenizer, int vocab_size)
       : tokenizer_(tokenizer), vocab_size_(vocab_size) {}
 
-  // `tenant`: whose requests may share it.
+  // `tenant`: whose requests may share it. `forces`: text that has to come is spelled as the tokenizer does,
+  // without asking the model; not where some of its tokens may not be drawn.
   Result<std::shared_ptr<const TokenConstraint>> make(const AnswerRule& rule, FormStart start,
-                                                      std::string_view tenant);
+                                                      std::string_view tenant, bool forces = true);
 
  private:
   struct Entry {

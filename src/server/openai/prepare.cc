@@ -168,7 +168,8 @@ Status hold_to(const AnswerRule& rule, FormStart start, const Asker& asker, Prep
                  strf("allowed_token_ids cannot be combined with {}",
                       rule.form ? field : "a tool_choice or strict tools that calls are held to"),
                  "allowed_token_ids"};
-  prepared.request.constraint = SPARROW_TRY(asker.model.constraints->make(rule, start, asker.tenant));
+  prepared.request.constraint = SPARROW_TRY(
+      asker.model.constraints->make(rule, start, asker.tenant, prepared.fields.bad_words.empty()));
   return Ok{};
 }
 

@@ -11,7 +11,8 @@ constexpr size_t kMaxRows = 8'192, kMaxMaskBytes = size_t{8} << 20, kMaxStateByt
 // What the masks of a constraint may cost its automaton: much now and then, and so much for each on average.
 // The tokens that need more are left out, but for those of one byte: an output can always go on, and no
 // constraint holds up others for long.
-constexpr int64_t kMaxCredit = 2'000'000, kCreditForMask = 60'000, kLeastForMask = 10'000;
+constexpr int64_t kMaxCredit = 2'000'000, kCreditForMask = 60'000, kLeastForMask = 10'000,
+                  kLeastForForced = 500'000;
 
 }  // namespace
 
@@ -130,6 +131,15 @@ void Matcher::write_mask(std::span<uint32_t> bits) {
   states_->write_mask(state_, bits, static_cast<uint64_t>(std::max(credit, kLeastForMask)));
   credit -= static_cast<int64_t>(states_->automaton().work() - before);
   credit = std::min(credit + kCreditForMask, kMaxCredit);
+}
+
+std::string Matcher::forced(size_t max_bytes) {
+  int64_t& credit = constraint_->credit_;
+  if (credit < kLeastForForced) return "";
+  const uint64_t before = states_->automaton().work();
+  std::string text = states_->automaton().forced(state_, max_bytes);
+  credit -= static_cast<int64_t>(states_->automaton().work() - before);
+  return text;
 }
 
 bool Matcher::advance(std::string_view bytes) {

@@ -85,7 +85,7 @@ class Matcher {
   bool may_end() const { return states_->automaton().accepts(state_); }
   bool must_end() const;
   // Bytes that have to come next whatever the model says.
-  std::string forced(size_t max_bytes = 4096) const { return states_->automaton().forced(state_, max_bytes); }
+  std::string forced(size_t max_bytes = 4096);
   const Constraint& constraint() const { return *constraint_; }
 
  private:

@@ -118,5 +118,34 @@ TEST(FillBatch, TakesTheScoredAndTheSampledRowsOfEverySlice) {
   EXPECT_THAT(batch.logit_rows, ElementsAre(0, 1, 2, 3));
 }
 
+TEST(StepPlan, WhatIsAppendedRunsWithTheTokenBeforeIt) {
+  SchedulerBed bed(2);
+  const SequenceId id = bed.add(100, /*max_tokens=*/60);
+  bed.step();
+  ASSERT_TRUE(bed.scheduler.append(id, test::iota(30)));
+  const StepSlice slice = bed.plan().slices.at(0);
+  EXPECT_FALSE(bed.scheduler.append(id, test::iota(1))) << "it runs";
+  EXPECT_EQ(slice.first, 100);
+  EXPECT_EQ(slice.num_tokens, 31);
+  EXPECT_EQ(slice.sampled.first, 30);
+  EXPECT_EQ(slice.num_draws(), 1);
+  bed.commit();
+  EXPECT_FALSE(bed.scheduler.append(id, test::iota(28))) << "the last id is drawn";
+  EXPECT_TRUE(bed.scheduler.append(id, test::iota(27)));
+  EXPECT_EQ(bed.at(id).num_tokens(), 159);
+  EXPECT_FALSE(bed.scheduler.append(id + 1, test::iota(1)));
+}
+
+TEST(StepPlan, NothingIsAppendedWithoutABlockOfOnesOwn) {
+  SchedulerBed bed(2);
+  const SequenceId id = bed.add({.prompt = bed.prompt(120), .max_total_tokens = 200, .num_choices = 2});
+  bed.step();
+  EXPECT_FALSE(bed.scheduler.append(id, test::iota(4))) << "the block is the other choice's too";
+  bed.step();
+  EXPECT_TRUE(bed.scheduler.append(id, test::iota(4)));
+  EXPECT_FALSE(bed.scheduler.append(id + 1, test::iota(20))) << "there is no block left";
+  EXPECT_EQ(bed.at(id + 1).num_tokens(), 122);
+}
+
 }  // namespace
 }  // namespace sparrow

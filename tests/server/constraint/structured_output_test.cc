@@ -117,6 +117,37 @@ TEST_F(StructuredOutput, BeginsWhereTheThinkingEnds) {
   EXPECT_GT(thoughts, 0);
 }
 
+// Of a text that has to come the tokens are appended, and run with the next one that is drawn.
+TEST_F(StructuredOutput, TextThatHasToComeTakesNoStepsOfItsOwn) {
+  start();
+  const std::string words = "the quick brown fox jumps over the lazy dog";
+  const auto steps_of = [&](const std::string& fields, std::string_view expected) {
+    const int64_t before = engine_->stats().steps;
+    const Json answer = choice(fields + seeded(1));
+    EXPECT_EQ(content(answer), expected);
+    return engine_->stats().steps - before;
+  };
+  const std::string one = strf(R"(,"guided_choice":["{}"])", words);
+  EXPECT_LE(steps_of(one, words), 8);
+  EXPECT_LE(steps_of(R"(,"guided_json":{"const":")" + words + "\"}", '"' + words + '"'), 8);
+  // Probabilities are those of draws, and where some words are bad the model spells the others.
+  EXPECT_GE(steps_of(one + R"(,"logprobs":true)", words), 20);
+  EXPECT_GE(steps_of(one + R"(,"bad_words":["zebra"])", words), 8);
+}
+
+TEST_F(StructuredOutput, ACallThatHasToComeTakesFewSteps) {
+  start();
+  const int64_t before = engine_->stats().steps, tokens = engine_->stats().generated_tokens;
+  const Json answer = choice(
+      R"(,"tools":[{"type":"function","function":{"name":"find_the_route","parameters":{"type":"object",)"
+      R"("properties":{"destination":{"enum":["somewhere"]}},"required":["destination"],)"
+      R"("additionalProperties":false}}}],"tool_choice":"required","parallel_tool_calls":false)" +
+      seeded(1));
+  const Json call = answer.at("message").value().at("tool_calls").value().element(0).at("function").value();
+  EXPECT_EQ(text(call.at("arguments").value()), R"({"destination":"somewhere"})");
+  EXPECT_LT(2 * (engine_->stats().steps - before), engine_->stats().generated_tokens - tokens);
+}
+
 TEST_F(StructuredOutput, ACutSaysLength) {
   start();
   const Json answer = choice(R"(,"guided_regex":"[ab]{5000}","max_tokens":12)" + seeded(1));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "support/engine/runs_constraint.h"
 #include "support/engine/thread_instance.h"
 #include "support/variant.h"
 
@@ -21,8 +22,8 @@ constexpr float kSureMargin = 0.01f;
 void Coverage::print(int num_seeds) const {
   std::printf(
       "%d seeds: %ld of %ld outputs equal; %ld requests chunked, %ld with a prefix hit, %ld of them inside a "
-      "block, %ld with n > 1, %ld cancelled; %ld preemptions\n",
-      num_seeds, outputs - mismatches, outputs, chunked, hits, hits_inside_a_block, forked, cancelled,
+      "block, %ld with n > 1, %ld with forced ids, %ld cancelled; %ld preemptions\n",
+      num_seeds, outputs - mismatches, outputs, chunked, hits, hits_inside_a_block, forked, forced, cancelled,
       preemptions);
 }
 
@@ -141,6 +142,12 @@ EqualityScenario::Client EqualityScenario::make_client() {
     r.sampling.seed = random_();
     r.sampling.repetition_penalty = 1.2;
   }
+  if (r.sampling.temperature == 0 && below(3) == 0) {  // it says what the model would say anyway
+    const std::vector<int32_t>& ids = model_.run_alone(client.prompt, kMaxNewTokens).ids;
+    const int free = below(4);
+    r.constraint = std::make_shared<const RunsConstraint>(free, std::vector(ids.begin() + free, ids.end()), 1,
+                                                          /*tells=*/true, NextIds::End::kFree);
+  }
   client.arrives = below(3) == 0 ? below(30) : 0;
   if (below(4) == 0) client.cancels = client.arrives + below(12);
   client.reads_every = below(3) == 0 ? 1 + below(6) : 1;
@@ -177,6 +184,7 @@ void EqualityScenario::compare(const Client& client, Coverage& coverage) {
   coverage.chunked += static_cast<int>(client.prompt.ids.size()) > options_.max_step_tokens;
   coverage.cancelled += client.ended[0] == FinishReason::kCancelled;
   coverage.forked += client.request.n > 1;
+  coverage.forced += client.request.constraint != nullptr;
   coverage.pictures += static_cast<int64_t>(client.prompt.media.size());
   for (const RequestMedium& medium : client.prompt.media)
     coverage.hits_inside_pictures +=

@@ -16,7 +16,7 @@ namespace sparrow::test {
 // What the scenarios have been through, to know that they were worth something.
 struct Coverage {
   int64_t outputs = 0, cancelled = 0, forked = 0, hits = 0, hits_inside_a_block = 0, chunked = 0;
-  int64_t preemptions = 0;
+  int64_t preemptions = 0, forced = 0;
   int64_t pictures = 0, hits_inside_pictures = 0;  // that requests had; requests whose prefix ended there
   int64_t encoded = 0;                             // segments
   int64_t mismatches = 0;                          // outputs that differ from their prompt's alone
