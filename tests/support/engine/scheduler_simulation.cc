@@ -27,6 +27,14 @@ int32_t draw(uint64_t state, int choice) {
 }
 constexpr int32_t kEndIds = 4;  // ids below end an output
 
+// What stands at a place of a sequence: an id, and the picture that it is a part of.
+uint64_t content(const Sequence& sequence, int64_t position) {
+  const auto id = static_cast<uint64_t>(sequence.ids[position]);
+  for (const MediaSpan& span : sequence.media)
+    if (span.begin <= position && position < span.end) return id | uint64_t{span.digest[0]} << 32;
+  return id;
+}
+
 class Simulation {
  public:
   explicit Simulation(const SimulationOptions& options)
@@ -77,6 +85,7 @@ class Simulation {
 
   void step();
   void arrive();
+  void add_pictures(SequenceSpec& spec);
   void disturb();
   void plan();
   void plan_ahead();
@@ -111,6 +120,7 @@ void Simulation::arrive() {
   const int64_t own = chance(0.02) ? 0 : chance(0.1) ? pick(1, 400) : pick(1, 60);
   for (int64_t i = 0; i < shared; ++i) spec.prompt.push_back(static_cast<int32_t>(mix(document, i) % 1000));
   for (int64_t i = 0; i < own; ++i) spec.prompt.push_back(static_cast<int32_t>(pick(0, 999)));
+  if (options_.pictures > 0 && chance(options_.pictures)) add_pictures(spec);
   const auto prompt = static_cast<int64_t>(spec.prompt.size());
   spec.max_total_tokens = prompt + (chance(0.02)                    ? pick(1, 2000)
                                     : chance(options_.long_outputs) ? pick(1, options_.long_output)
@@ -133,6 +143,21 @@ void Simulation::arrive() {
   live_[id.value()] = {.arrived = outcome_.steps,
                        .cancel_at = chance(0.05) ? outcome_.steps + pick(0, 200) : INT64_MAX,
                        .num_choices = num_choices};
+}
+
+// One of three arrangements of pictures, so that some prompts share theirs. The ids below a picture are the
+// same whatever it shows.
+void Simulation::add_pictures(SequenceSpec& spec) {
+  std::mt19937_64 arrangement(static_cast<uint64_t>(pick(0, 2)));
+  const auto next = [&](int64_t count) { return static_cast<int64_t>(arrangement() % count); };
+  const auto end = static_cast<int64_t>(spec.prompt.size());
+  for (int64_t at = next(100); at < end; at += next(100)) {
+    MediaSpan span{.begin = at, .end = std::min(end, at + 1 + next(300))};
+    span.digest[0] = static_cast<uint8_t>(1 + next(200));
+    std::fill(spec.prompt.begin() + span.begin, spec.prompt.begin() + span.end, 7);
+    at = span.end;
+    spec.media.spans.push_back(span);
+  }
 }
 
 // Cancels what is due, and pauses and resumes here and there.
@@ -273,7 +298,8 @@ Simulation::Flight Simulation::run_slices(const StepPlan& plan) {
     uint64_t state = slice.first == 0 ? 0 : memory_[sequence.blocks.slot(slice.first - 1)];
     for (int64_t p = slice.first; p < slice.first + slice.num_tokens; ++p)
       memory_[sequence.blocks.slot(p)] = state =
-          mix(state, p < sequence.num_tokens() ? sequence.ids[p] : flight_.drawn(sequence.id));
+          mix(state, p < sequence.num_tokens() ? content(sequence, p)
+                                               : static_cast<uint64_t>(flight_.drawn(sequence.id)));
     for (int i = 0; i < slice.num_draws(); ++i) flight.sampled.push_back(draw(state, sequence.choice + i));
   }
   return flight;
@@ -286,7 +312,7 @@ void Simulation::check_output(const Sequence& sequence) {
     if (p >= sequence.num_prompt_tokens) {
       ASSERT_EQ(sequence.ids[p], draw(state, sequence.choice));
     }
-    state = mix(state, sequence.ids[p]);
+    state = mix(state, content(sequence, p));
     if (p < sequence.num_computed) {
       ASSERT_EQ(memory_[sequence.blocks.slot(p)], state) << "at token " << p;
     }

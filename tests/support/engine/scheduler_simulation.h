@@ -25,6 +25,7 @@ struct SimulationOptions {
   double runs_ahead = 0.5;               // of the steps that could
   double long_outputs = 0.3;             // share of them
   int64_t long_output = 400;             // at most
+  double pictures = 0;                   // share of the prompts that have some
   CacheEventSink cache_events;           // as Scheduler::tell_cache_events() takes it
   std::function<void(const Scheduler&, int64_t step)> after_step;
 };
