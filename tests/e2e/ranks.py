@@ -6,6 +6,7 @@ Usage: ranks.py PATH_OF_SPARROW [unittest arguments]
 
 import os
 import pathlib
+import re
 import shutil
 import signal
 import socket
@@ -60,6 +61,11 @@ class Ranks(unittest.TestCase):
             self.assertRegex(metrics, r"sparrow:ranks_alive\{[^}]*\} " + str(ranks))
             for series in ("rank_step_seconds", "peer_wait_seconds_total"):
                 self.assertRegex(metrics, r'sparrow:' + series + r'\{[^}]*rank="1"[^}]*\} \d+\.\d*[1-9]')
+            found = re.findall(r'^sparrow:rank_step_seconds\{[^}]*rank="(\d+)"\} (\S+)$', metrics, re.MULTILINE)
+            self.assertEqual([rank for rank, _ in found], [str(rank) for rank in range(ranks)])
+            times = [float(seconds) for _, seconds in found]
+            skew = float(re.search(r"^sparrow:step_skew_seconds\{[^}]*\} (\S+)$", metrics, re.MULTILINE).group(1))
+            self.assertAlmostEqual(skew, max(times) - min(times), delta=1e-9)
 
     def generate(self, *flags, launcher=(), tokens=12):
         return [*launcher, SPARROW, "generate", "--model", self.model, "--prompt-ids", "1,2,3", "--max-tokens", str(tokens), "--device", "cpu",

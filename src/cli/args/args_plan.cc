@@ -2,6 +2,9 @@
 // The command lines of `sparrow plan` and `sparrow doctor`, and the flags about a model that several commands
 // share.
 #include <CLI/CLI.hpp>
+#include <set>
+#include <string>
+#include <vector>
 
 #include "cli/args/args_parts.h"
 
@@ -78,13 +81,15 @@ namespace {
 
 void add_goal(CLI::App* command, PlanCommandOptions& o) {
   const char* group = "Instances for a workload, by simulation";
-  command
-      ->add_option(
-          "--slo", o.slo,
-          "The goal, such as ttft=2s,itl=50ms: most time to the first token and between two, of 95%\n"
-          "of them (percentile=99: of 99%)")
-      ->type_name("GOAL")
-      ->group(group);
+  const std::vector<CLI::Option*> before = command->get_options();
+  CLI::Option* const goal =
+      command
+          ->add_option(
+              "--slo", o.slo,
+              "The goal, such as ttft=2s,itl=50ms: most time to the first token and between two, of 95%\n"
+              "of them (percentile=99: of 99%)")
+          ->type_name("GOAL")
+          ->group(group);
   command->add_option("--cost-model", o.cost_models, "Layouts to try, see sparrow simulate")
       ->type_name("FILE...")
       ->group(group);
@@ -96,6 +101,13 @@ void add_goal(CLI::App* command, PlanCommandOptions& o) {
       ->check(CLI::Range(1, 1 << 20))
       ->type_name("N")
       ->group(group);
+  // An option that would be ignored is a mistake. Of those about memory a few say something here, too.
+  const std::set<std::string> both = {"--help", "--model", "--json", "--max-num-seqs",
+                                      "--max-num-batched-tokens"};
+  for (CLI::Option* option : before)
+    if (!both.contains(option->get_name())) goal->excludes(option);
+  for (CLI::Option* option : command->get_options())
+    if (option->get_group() == group && option != goal) option->needs(goal);
 }
 
 }  // namespace

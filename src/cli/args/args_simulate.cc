@@ -64,6 +64,21 @@ void add_fleet(CLI::App* command, SimulateOptions& o) {
       ->group(group);
 }
 
+// An option that would be ignored is a mistake.
+void add_exclusions(CLI::App* command) {
+  CLI::Option* const fit = command->get_option("--fit");
+  CLI::Option* const validate = command->get_option("--validate");
+  fit->excludes(validate);
+  validate->excludes("--cache-tokens");
+  for (const char* name : {"--workload", "--requests", "--rate", "--users", "--seed", "--instances",
+                           "--router", "--max-num-seqs", "--max-num-batched-tokens", "--json", "--svg"}) {
+    fit->excludes(name);
+    validate->excludes(name);
+  }
+  for (const char* name : {"--exchange", "--ranks", "--exchanges", "--name"})
+    command->get_option(name)->needs(fit);
+}
+
 }  // namespace
 
 void add_workload(CLI::App* command, WorkloadOptions& o, const char* group) {
@@ -72,8 +87,8 @@ void add_workload(CLI::App* command, WorkloadOptions& o, const char* group) {
                    "chat (default), agents, batch, or a file: a trace, one request per line")
       ->type_name("NAME")
       ->group(group);
-  command->add_option("--requests", o.requests, "Requests, unless a trace says (default 10000)")
-      ->check(CLI::Range(int64_t{1}, int64_t{1} << 32))
+  command->add_option("--requests", o.requests, "Requests (default 10000)")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 25))
       ->type_name("N")
       ->group(group);
   command->add_option("--rate", o.rate, "Conversations that begin in a second (default 10)")
@@ -83,9 +98,10 @@ void add_workload(CLI::App* command, WorkloadOptions& o, const char* group) {
   command
       ->add_option("--users", o.users,
                    "Instead: so many users, each of whom begins a conversation when the last one has ended")
-      ->check(CLI::Range(0, 1 << 24))
+      ->check(CLI::Range(1, 1 << 24))
       ->type_name("N")
-      ->group(group);
+      ->group(group)
+      ->excludes("--rate");
   command->add_option("--seed", o.seed, "Seed of the workload (default 0)")->type_name("S")->group(group);
 }
 
@@ -97,6 +113,7 @@ CLI::App* add_simulate(CLI::App& app, SimulateOptions& o) {
   add_cost_model(command, o);
   command->add_option("--json", o.json, "Write the results there, too")->type_name("FILE");
   command->add_option("--svg", o.svg, "Draw how latencies are distributed")->type_name("FILE");
+  add_exclusions(command);
   command->footer(
       "Examples:\n"
       "  sparrow simulate --cost-model bench/cost/h200-m3-mxfp8-tp8.json --workload chat --rate 20 "

@@ -10,6 +10,20 @@
 #include "cli/simulate/slo.h"
 
 namespace sparrow::cli {
+namespace {
+
+// Why even the largest fleet is not enough.
+std::string shortfall(const FleetResult& fleet, const ServiceGoal& goal) {
+  std::string line = strf("{}: not with {} GPUs", fleet.layout, fleet.gpus);
+  if (fleet.refused > 0)
+    return line + strf(": {} of {} requests were refused, the first: {}\n", fleet.refused, fleet.requests,
+                       fleet.refusal);
+  const auto percentile = [&](const LatencyHistogram& of) { return of.quantile(goal.share); };
+  return line + strf(": {:g}% of first tokens come within {:.3g} s, of the others within {:.3g} ms\n",
+                     100 * goal.share, percentile(fleet.first_token), 1e3 * percentile(fleet.token_gap));
+}
+
+}  // namespace
 
 Result<int> plan_fleet(const PlanCommandOptions& o) {
   if (!o.model.empty())
@@ -25,10 +39,11 @@ Result<int> plan_fleet(const PlanCommandOptions& o) {
     FleetOptions options{.cost = SPARROW_TRY(CostModel::read(file)), .routing = routing};
     options.limits.max_step_sequences = o.max_step_sequences;
     if (o.max_step_tokens > 0) options.limits.max_step_tokens = o.max_step_tokens;
-    if (auto fleet = SPARROW_TRY(smallest_fleet(workload, options, goal, o.max_gpus)))
-      found.push_back(std::move(*fleet));
+    FleetSearch search = SPARROW_TRY(smallest_fleet(workload, options, goal, o.max_gpus));
+    if (search.found)
+      found.push_back(std::move(search.fleet));
     else
-      std::fputs(strf("{}: not with {} GPUs\n", options.cost.name, o.max_gpus).c_str(), stderr);
+      std::fputs(shortfall(search.fleet, goal).c_str(), stderr);
   }
   // The cheapest first: GPUs are what is paid for.
   std::stable_sort(found.begin(), found.end(),

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/simulate/fleet.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <deque>
 #include <queue>
@@ -109,8 +111,9 @@ class Fleet {
     progress.choice = router_.pick(spec.prompt, under_way_);
     SimInstance& instance = instances_[static_cast<size_t>(progress.choice.instance)];
     ++result_.requests;
-    if (!instance.add(std::move(spec), now_).ok()) {  // more than the cache could ever hold
-      ++result_.refused;
+    const auto added = instance.add(std::move(spec), now_);
+    if (!added.ok()) {  // more than the cache could ever hold
+      if (result_.refused++ == 0) result_.refusal = added.error().message;
       router_.began(progress.choice);
       release_followers(index);
       return;
@@ -179,6 +182,21 @@ class Fleet {
   FleetResult result_;
 };
 
+// What the caches of so many instances know takes memory here: a block's ids above all.
+Status check_memory(const FleetOptions& options, int64_t blocks) {
+  constexpr double kBytesPerBlock = 700;
+  const double needed =
+      kBytesPerBlock * static_cast<double>(blocks) * options.cost.groups * options.instances;
+  const double there =
+      static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  if (needed <= there) return Ok{};
+  return Error{
+      Errc::kInvalidArgument,
+      strf("--instances {} with {} cached tokens each would take {:.0f} GB of memory here, and this "
+           "machine has {:.0f}",
+           options.instances, blocks * kBlockTokens * options.cost.groups, needed / 1e9, there / 1e9)};
+}
+
 }  // namespace
 
 Result<FleetResult> simulate_fleet(const FleetWorkload& workload, const FleetOptions& options) {
@@ -188,6 +206,7 @@ Result<FleetResult> simulate_fleet(const FleetWorkload& workload, const FleetOpt
     return Error{Errc::kInvalidArgument,
                  "--cache-tokens: the cost model does not say how many the cache holds"};
   SPARROW_TRY(validate(options.limits));
+  SPARROW_TRY(check_memory(options, Fleet::blocks(options)));
   Fleet fleet(workload, options);
   fleet.run();
   return fleet.result();

@@ -21,6 +21,7 @@ struct FleetResult {
   int instances = 0, gpus = 0;  // these of all instances
   double seconds = 0;           // until the last answer ended
   int64_t requests = 0, refused = 0;
+  std::string refusal;  // why, of the first one
   int64_t prompt_tokens = 0, output_tokens = 0;
   int64_t prefix_tokens_queried = 0, prefix_tokens_hit = 0, preemptions = 0, steps = 0;
   double busy = 0;       // part of the time that instances run steps

@@ -4,6 +4,8 @@
 // streams.
 #pragma once
 
+#include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <optional>
@@ -45,8 +47,9 @@ class SimInstance {
   };
 
   static SchedulerTime time(double seconds) {
-    return SchedulerTime(
-        std::chrono::duration_cast<SchedulerTime::duration>(std::chrono::duration<double>(seconds)));
+    constexpr double kEnd = 9e9;  // what a clock that counts nanoseconds can show
+    return SchedulerTime(std::chrono::duration_cast<SchedulerTime::duration>(
+        std::chrono::duration<double>(std::min(seconds, kEnd))));
   }
   double seconds_of(std::span<const StepSlice> slices) const;
 

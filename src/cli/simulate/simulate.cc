@@ -15,9 +15,16 @@
 namespace sparrow::cli {
 namespace {
 
-Status write_file(const std::filesystem::path& file, const std::string& text) {
-  if (file.empty() || std::ofstream(file) << text) return Ok{};
+Status not_written(const std::filesystem::path& file) {
   return Error{Errc::kIo, strf("{} could not be written", quoted(file))};
+}
+
+Status check_writable(const std::filesystem::path& file) {
+  return file.empty() || std::ofstream(file, std::ios::app) ? Status(Ok{}) : not_written(file);
+}
+
+Status write_file(const std::filesystem::path& file, const std::string& text) {
+  return file.empty() || std::ofstream(file) << text << std::flush ? Status(Ok{}) : not_written(file);
 }
 
 Status fit_model(const SimulateOptions& o) {
@@ -48,12 +55,14 @@ Status run_simulate(const SimulateOptions& o) {
     std::fputs(validation_table(cost, records).c_str(), stdout);
     return Ok{};
   }
+  // Whatever is wrong is said before anything takes long.
+  for (const std::filesystem::path& file : {o.json, o.svg}) SPARROW_TRY(check_writable(file));
+  std::vector<Routing> routings;
+  for (const std::string& router : o.routers) routings.push_back(SPARROW_TRY(routing_named(router)));
   const FleetWorkload workload = SPARROW_TRY(make_workload(o.workload));
   std::vector<FleetResult> results;
   for (const int instances : o.instances)
-    for (const std::string& router : o.routers) {
-      // Not inside the braces: members that are made by then would not be destroyed.
-      const Routing routing = SPARROW_TRY(routing_named(router));
+    for (const Routing routing : routings) {
       FleetOptions options{
           .cost = cost, .instances = instances, .routing = routing, .cache_tokens = o.cache_tokens};
       options.limits.max_step_tokens = o.max_step_tokens;
@@ -65,8 +74,8 @@ Status run_simulate(const SimulateOptions& o) {
   std::fputs(fleet_table(results).c_str(), stdout);
   for (const FleetResult& result : results)
     if (result.refused > 0)
-      std::fputs(strf("{} with {}: {} requests were refused, since they are longer than a group's cache\n",
-                      result.routing, result.instances, result.refused)
+      std::fputs(strf("{} with {}: {} requests were refused, the first: {}\n", result.routing,
+                      result.instances, result.refused, result.refusal)
                      .c_str(),
                  stdout);
   SPARROW_TRY(write_file(o.json, fleet_json(results)));

@@ -3,26 +3,36 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
+#include <optional>
 #include <string_view>
 
+#include "base/json/json.h"
 #include "base/strf.h"
 
 namespace sparrow::cli {
 namespace {
 
-// "2s", "50ms", "0.5"
-std::optional<double> seconds_of(std::string_view text) {
-  double unit = 1;
-  if (text.ends_with("ms")) {
-    unit = 1e-3;
-    text.remove_suffix(2);
-  } else if (text.ends_with("s")) {
-    text.remove_suffix(1);
-  }
+// All of it, above 0.
+std::optional<double> number_of(std::string_view text) {
   double value = 0;
   const auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (ec != std::errc() || end != text.data() + text.size() || !(value > 0)) return std::nullopt;
-  return value * unit;
+  if (ec != std::errc() || end != text.data() + text.size() || !(value > 0) || !std::isfinite(value))
+    return std::nullopt;
+  return value;
+}
+
+// "2s", "50ms", "0.5"
+std::optional<double> seconds_of(std::string_view text) {
+  const double unit = text.ends_with("ms") ? 1e-3 : 1;
+  if (text.ends_with("s")) text.remove_suffix(text.ends_with("ms") ? 2 : 1);
+  const std::optional<double> value = number_of(text);
+  return value ? std::optional(*value * unit) : std::nullopt;
+}
+
+Error bad_goal(std::string_view part) {
+  return {Errc::kInvalidArgument,
+          strf("--slo must be such as ttft=2s,itl=50ms,percentile=99, got {}", json_quoted(part))};
 }
 
 }  // namespace
@@ -33,51 +43,67 @@ bool ServiceGoal::met_by(const FleetResult& result) const {
 }
 
 Result<ServiceGoal> parse_goal(const std::string& text) {
-  ServiceGoal goal;
-  std::string_view rest = text;
-  while (!rest.empty()) {
-    const std::string_view part = rest.substr(0, rest.find(','));
-    rest.remove_prefix(std::min(rest.size(), part.size() + 1));
-    const size_t equals = part.find('=');
+  std::optional<double> first_token, token_gap, percentile;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string_view part = std::string_view(text).substr(begin, end - begin);
+    begin = end + 1;
+    const size_t equals = std::min(part.find('='), part.size());
     const std::string_view name = part.substr(0, equals);
-    const auto value = equals == std::string_view::npos ? std::nullopt : seconds_of(part.substr(equals + 1));
-    if (value && name == "ttft")
-      goal.first_token = *value;
-    else if (value && name == "itl")
-      goal.token_gap = *value;
-    else if (value && name == "percentile" && *value < 100)
-      goal.share = *value / 100;
-    else
-      return Error{Errc::kInvalidArgument,
-                   strf("--slo must be such as ttft=2s,itl=50ms,percentile=99, got {}", part)};
+    std::optional<double>* const goal = name == "ttft"         ? &first_token
+                                        : name == "itl"        ? &token_gap
+                                        : name == "percentile" ? &percentile
+                                                               : nullptr;
+    if (goal == nullptr || *goal || equals == part.size()) return bad_goal(part);
+    const std::string_view value = part.substr(equals + 1);
+    *goal = goal == &percentile ? number_of(value) : seconds_of(value);
+    if (!*goal) return bad_goal(part);
   }
-  if (goal.first_token == ServiceGoal().first_token && goal.token_gap == ServiceGoal().token_gap)
-    return Error{Errc::kInvalidArgument, "--slo needs ttft=, itl=, or both"};
+  if (percentile && *percentile >= 100) return bad_goal(text);
+  if (!first_token && !token_gap)
+    return Error{Errc::kInvalidArgument, strf("--slo needs ttft=, itl=, or both, got {}", json_quoted(text))};
+  ServiceGoal goal;
+  goal.first_token = first_token.value_or(goal.first_token);
+  goal.token_gap = token_gap.value_or(goal.token_gap);
+  goal.share = percentile ? *percentile / 100 : goal.share;
   return goal;
 }
 
 // Twice as many until they are enough, then halving the difference. A fleet that is too small is given up as
-// soon as too many first tokens were late, whatever comes.
-Result<std::optional<FleetResult>> smallest_fleet(const FleetWorkload& workload, FleetOptions options,
-                                                  const ServiceGoal& goal, int max_gpus) {
-  const auto allowed = (1 - goal.share) * static_cast<double>(workload.requests.size());
-  options.go_on = [&](const FleetResult& so_far) {
-    const auto late = (1 - so_far.first_token.share_within(goal.first_token)) *
-                      static_cast<double>(so_far.first_token.count());
-    return late <= allowed;
+// soon as too many tokens were late, whatever comes.
+Result<FleetSearch> smallest_fleet(const FleetWorkload& workload, FleetOptions options,
+                                   const ServiceGoal& goal, int max_gpus) {
+  if (max_gpus < options.cost.gpus)
+    return Error{Errc::kInvalidArgument, strf("--max-gpus {}: an instance of {} has {}", max_gpus,
+                                              json_quoted(options.cost.name), options.cost.gpus)};
+  const auto num_requests = static_cast<int64_t>(workload.requests.size());
+  int64_t num_gaps = -num_requests;
+  for (const SimRequest& request : workload.requests) num_gaps += request.output_tokens;
+  const auto too_many_late = [&](const LatencyHistogram& times, double most, int64_t all) {
+    const double late = (1 - times.share_within(most)) * static_cast<double>(times.count());
+    return late > (1 - goal.share) * static_cast<double>(all) + 1e-6;  // both are rounded
   };
-  std::optional<FleetResult> best;
-  int too_few = 0, most = std::max(1, max_gpus / options.cost.gpus);
+  const auto go_on = [&](const FleetResult& so_far) {
+    return so_far.refused == 0 && !too_many_late(so_far.first_token, goal.first_token, num_requests) &&
+           !too_many_late(so_far.token_gap, goal.token_gap, num_gaps);
+  };
+  FleetSearch search;
   const auto try_with = [&](int instances) -> Result<bool> {
     options.instances = instances;
     FleetResult result = SPARROW_TRY(simulate_fleet(workload, options));
     const bool met = result.complete && goal.met_by(result);
-    if (met) best = std::move(result);
+    if (met) search = {true, std::move(result)};
     return met;
   };
-  int enough = 1;
+  options.go_on = go_on;
+  const int most = max_gpus / options.cost.gpus;
+  int too_few = 0, enough = 1;
   while (!SPARROW_TRY(try_with(enough))) {
-    if (enough >= most) return std::optional<FleetResult>();
+    if (enough == most) {  // how near it comes is seen at its end
+      options.go_on = nullptr;
+      search.fleet = SPARROW_TRY(simulate_fleet(workload, options));
+      return search;
+    }
     too_few = enough;
     enough = std::min(2 * enough, most);
   }
@@ -85,7 +111,7 @@ Result<std::optional<FleetResult>> smallest_fleet(const FleetWorkload& workload,
     const int middle = (enough + too_few) / 2;
     (SPARROW_TRY(try_with(middle)) ? enough : too_few) = middle;
   }
-  return best;
+  return search;
 }
 
 }  // namespace sparrow::cli

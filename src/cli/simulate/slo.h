@@ -3,7 +3,6 @@
 #pragma once
 
 #include <limits>
-#include <optional>
 #include <string>
 
 #include "base/result.h"
@@ -23,8 +22,13 @@ struct ServiceGoal {
 // "ttft=2s,itl=50ms", also "percentile=99".
 Result<ServiceGoal> parse_goal(const std::string& text);
 
-// Instances of options.cost, of at most so many GPUs; nullopt: not even they are enough.
-Result<std::optional<FleetResult>> smallest_fleet(const FleetWorkload& workload, FleetOptions options,
-                                                  const ServiceGoal& goal, int max_gpus);
+struct FleetSearch {
+  bool found = false;
+  FleetResult fleet;  // the smallest that meets the goal, of which one instance less does not; or the largest
+};
+// Instances of options.cost, of at most so many GPUs. Where the largest fleet does not meet the goal, no
+// smaller one is taken to.
+Result<FleetSearch> smallest_fleet(const FleetWorkload& workload, FleetOptions options,
+                                   const ServiceGoal& goal, int max_gpus);
 
 }  // namespace sparrow::cli

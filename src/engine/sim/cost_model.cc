@@ -6,11 +6,16 @@
 #include "base/files/mapped_file.h"
 #include "base/json/json.h"
 #include "base/json/json_writer.h"
+#include "base/json/known_fields.h"
 
 namespace sparrow {
 namespace {
 
+constexpr int64_t kMostTokens = int64_t{1} << 36;  // so many blocks can be numbered
+constexpr double kLongestStepUs = 1e12;            // eleven days: clocks can add some of them
+
 Result<Curve> read_curve(const Json& object) {
+  SPARROW_TRY(expect_fields(object, std::vector<std::string>{"at", "us"}));
   Curve curve;
   const auto read = [](const Json& list, std::vector<double>& into) -> Status {
     SPARROW_TRY(list.expect_array());
@@ -44,7 +49,8 @@ double Curve::operator()(double x) const {
   if (at.size() == 1 || x <= at.front()) return us.front();
   const auto above = std::upper_bound(at.begin() + 1, at.end() - 1, x) - at.begin();
   const double share = (x - at[above - 1]) / (at[above] - at[above - 1]);
-  return us[above - 1] + share * (us[above] - us[above - 1]);
+  const double rise = us[above] - us[above - 1];
+  return share > 1 && rise < 0 ? us[above] : us[above - 1] + share * rise;
 }
 
 std::array<double, CostModel::kTerms.size()> CostModel::terms_of(const StepShape& shape) {
@@ -63,27 +69,35 @@ double CostModel::step_us(const StepShape& shape) const {
   double us = rows(num_rows) + exchanges * exchange(num_rows);
   const auto terms = terms_of(shape);
   for (size_t i = 0; i < terms.size(); ++i) us += us_of[i] * terms[i];
-  return us;
+  return std::min(us, kLongestStepUs);
 }
 
 Result<CostModel> CostModel::parse(std::string_view json, std::string_view source) {
   const JsonDocument document = SPARROW_TRY(JsonDocument::parse(json, source));
-  const Json root = document.root();
-  SPARROW_TRY(root.expect_object());
+  const Json root = document.root(std::string(source));
+  SPARROW_TRY(expect_fields(root, std::vector<std::string>{"name", "gpus", "groups", "cache_tokens", "rows",
+                                                           "us_of", "exchange", "exchanges", "host_us"}));
+  const auto time_of = [](const Json& object, std::string_view key) -> Result<double> {
+    const double us = SPARROW_TRY(object.number_or(key, 0));
+    if (us < 0) return object.at(key)->error("must not be negative");
+    return us;
+  };
   CostModel model;
   model.name = SPARROW_TRY(root.string_or("name", ""));
   model.gpus = static_cast<int>(SPARROW_TRY(root.int_or("gpus", 1, 1, 1 << 20)));
   model.groups = static_cast<int>(SPARROW_TRY(root.int_or("groups", 1, 1, 1 << 10)));
-  model.cache_tokens = SPARROW_TRY(root.int_or("cache_tokens", 0, 0, int64_t{1} << 40));
+  model.cache_tokens = SPARROW_TRY(root.int_or("cache_tokens", 0, 0, kMostTokens));
   model.rows = SPARROW_TRY(read_curve(SPARROW_TRY(root.at("rows"))));
-  if (const auto terms = root.find("us_of"))
-    for (size_t i = 0; i < kTerms.size(); ++i) {
-      model.us_of[i] = SPARROW_TRY(terms->number_or(kTerms[i], 0));
-      if (model.us_of[i] < 0) return terms->at(kTerms[i])->error("must not be negative");
-    }
-  if (const auto curve = root.find("exchange")) model.exchange = SPARROW_TRY(read_curve(*curve));
+  if (const auto terms = root.find("us_of")) {
+    SPARROW_TRY(expect_fields(*terms, std::vector<std::string>(kTerms.begin(), kTerms.end())));
+    for (size_t i = 0; i < kTerms.size(); ++i) model.us_of[i] = SPARROW_TRY(time_of(*terms, kTerms[i]));
+  }
   model.exchanges = static_cast<int>(SPARROW_TRY(root.int_or("exchanges", 0, 0, 1 << 20)));
-  model.host_us = SPARROW_TRY(root.number_or("host_us", 0));
+  const auto exchange = root.find("exchange");
+  if (exchange) model.exchange = SPARROW_TRY(read_curve(*exchange));
+  if (exchange && !root.find("exchanges")) return exchange->error("must not stand without exchanges");
+  if (!exchange && model.exchanges > 0) return root.at("exchanges")->error("must not stand without exchange");
+  model.host_us = SPARROW_TRY(time_of(root, "host_us"));
   return model;
 }
 

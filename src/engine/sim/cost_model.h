@@ -15,7 +15,8 @@
 
 namespace sparrow {
 
-// A function given at ascending points, straight between them; after the last it goes on as it was.
+// A function given at ascending points, straight between them; after the last it goes on as it was, but does
+// not fall.
 struct Curve {
   std::vector<double> at, us;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // KvEventOptions: whether and where the prefix cache's events are published. Keys and defaults are those of
-// vLLM's --kv-events-config; `format` is ours.
+// vLLM's --kv-events-config, but for max_queue_size (there 100,000); `format` is ours.
 #pragma once
 
 #include <optional>

@@ -89,7 +89,25 @@ TEST(Fleet, WhatCannotFitIsRefused) {
   workload.add({.after = 0, .output_tokens = 1}, {{2, 100}});
   const FleetResult result = simulate(workload, options());
   EXPECT_EQ(result.refused, 1);
+  EXPECT_THAT(result.refusal, testing::HasSubstr("prompt of 300000 tokens"));
   EXPECT_EQ(result.output_tokens, 1);
+}
+
+TEST(Fleet, WhatTakesMoreMemoryThanThereIsIsRefused) {
+  FleetWorkload workload;
+  workload.add({}, {{1, 10}});
+  FleetOptions many = options(4096);
+  many.cache_tokens = int64_t{1} << 36;
+  EXPECT_THAT(simulate_fleet(workload, many).error().message, testing::HasSubstr("--instances 4096"));
+}
+
+// Steps of eleven days, many of them: the clock stops, and the simulation does not.
+TEST(Fleet, StepsMayTakeForEver) {
+  FleetOptions slow = options();
+  slow.cost.rows = {.at = {1}, .us = {1e300}};
+  FleetWorkload workload;
+  workload.add({.output_tokens = 20'000}, {{1, 10}});
+  EXPECT_EQ(simulate(workload, slow).output_tokens, 20'000);
 }
 
 TEST(ServiceGoals, AreReadAndRefused) {
@@ -97,21 +115,64 @@ TEST(ServiceGoals, AreReadAndRefused) {
   EXPECT_EQ(goal.first_token, 2);
   EXPECT_EQ(goal.token_gap, 0.05);
   EXPECT_EQ(goal.share, 0.99);
-  for (const char* bad :
-       {"", "percentile=99", "ttft", "ttft=", "ttft=-1s", "ttft=2m", "tpot=1s", "ttft=1s,,"})
-    EXPECT_FALSE(parse_goal(bad).ok()) << bad;
+  EXPECT_DOUBLE_EQ(parse_goal("itl=0.5,percentile=99.9").value().share, 0.999);
+  for (const char* bad : {"",
+                          "percentile=99",
+                          "ttft",
+                          "ttft=",
+                          "ttft=-1s",
+                          "ttft=2m",
+                          "tpot=1s",
+                          "ttft=1s,,",
+                          "ttft=1s,",
+                          "ttft=0s",
+                          "ttft=inf",
+                          "ttft=nan",
+                          "ttft=1e999",
+                          "ttft=s",
+                          "ttft=2 s",
+                          "ttft=1s,ttft=2s",
+                          "ttft=1s,percentile=99ms",
+                          "ttft=1s,percentile=99s",
+                          "ttft=1s,percentile=100",
+                          "ttft=1s,percentile=0"}) {
+    const auto goal = parse_goal(bad);
+    ASSERT_FALSE(goal.ok()) << bad;
+    EXPECT_THAT(goal.error().message, testing::HasSubstr("--slo")) << bad;
+  }
 }
 
 TEST(ServiceGoals, TheSmallestFleetIsFound) {
   const FleetWorkload workload = make_workload({.kind = "batch", .requests = 300, .seed = 5}).value();
   const ServiceGoal goal{.first_token = 2};
-  const auto fleet = smallest_fleet(workload, options(), goal, 1024);
-  ASSERT_TRUE(fleet.ok() && fleet->has_value());
-  const FleetResult& found = fleet->value();
+  const FleetSearch search = smallest_fleet(workload, options(), goal, 1024).value();
+  ASSERT_TRUE(search.found);
+  const FleetResult& found = search.fleet;
   EXPECT_TRUE(goal.met_by(found));
+  EXPECT_EQ(found.gpus, 8 * found.instances);
   ASSERT_NE(found.instances & (found.instances - 1), 0) << "doubling alone finds " << found.instances;
   EXPECT_FALSE(goal.met_by(simulate(workload, options(found.instances - 1))));
-  EXPECT_FALSE(smallest_fleet(workload, options(), goal, 8 * (found.instances - 1)).value().has_value());
+  // One instance less is not enough, and is shown to its end.
+  const FleetSearch less = smallest_fleet(workload, options(), goal, 8 * found.instances - 1).value();
+  EXPECT_FALSE(less.found);
+  EXPECT_EQ(less.fleet.instances, found.instances - 1);
+  EXPECT_TRUE(less.fleet.complete);
+  EXPECT_EQ(less.fleet.requests, 300);
+  EXPECT_FALSE(smallest_fleet(workload, options(), goal, 7).ok()) << "an instance has 8";
+}
+
+// No number of instances makes a step shorter, or a cache larger: that is seen early.
+TEST(ServiceGoals, WhatCannotBeMetIsGivenUp) {
+  const FleetWorkload workload = make_workload({.kind = "batch", .requests = 300, .seed = 5}).value();
+  const FleetSearch search = smallest_fleet(workload, options(), {.token_gap = 0.005}, 64).value();
+  EXPECT_FALSE(search.found);
+  EXPECT_EQ(search.fleet.gpus, 64);
+  EXPECT_GT(search.fleet.token_gap.quantile(0.95), 0.005);
+  FleetOptions small = options();
+  small.cache_tokens = 1000;
+  const FleetSearch refused = smallest_fleet(workload, small, {.first_token = 1e6}, 64).value();
+  EXPECT_FALSE(refused.found);
+  EXPECT_GT(refused.fleet.refused, 0);
 }
 
 TEST(LatencyHistogram, KnowsPercentilesToOneAndAHalfPerCent) {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 
 #include "support/temp_dir.h"
@@ -27,6 +28,22 @@ TEST(Workload, GeneratedOnesDependOnTheirSeed) {
   };
   EXPECT_EQ(lengths(first), lengths(second));
   EXPECT_NE(lengths(first), lengths(third));
+}
+
+TEST(Workload, WhatHasNoMeaningIsRefused) {
+  const struct {
+    WorkloadOptions options;
+    const char* flag;
+  } cases[] = {{{.kind = "batch", .rate = 5}, "--rate"},
+               {{.kind = "batch", .users = 5}, "--users"},
+               {{.kind = "x.jsonl", .rate = 5}, "--rate"},
+               {{.kind = "x.jsonl", .users = 5}, "--users"},
+               {{.kind = "x.jsonl", .seed = 5}, "--seed"},
+               {{.kind = "x.jsonl", .requests = 5}, "--requests"},
+               {{.kind = "x.jsonl"}, "--workload must be"},
+               {{.kind = "chat", .rate = std::nan("")}, "--rate must be above 0, got nan"}};
+  for (const auto& [options, flag] : cases)
+    EXPECT_THAT(make_workload(options).error().message, testing::StartsWith(flag));
 }
 
 TEST(Workload, TracesAreRead) {

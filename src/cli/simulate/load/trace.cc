@@ -6,9 +6,9 @@
 
 #include "base/files/mapped_file.h"
 #include "base/json/json.h"
+#include "base/json/known_fields.h"
 #include "base/math.h"
 #include "base/strf.h"
-#include "base/text/suggest.h"
 #include "cli/simulate/load/workload.h"
 
 namespace sparrow::cli {
@@ -23,19 +23,6 @@ constexpr uint64_t kSession = uint64_t{1} << 61, kAlone = uint64_t{2} << 61, kHa
 const std::vector<std::string> kFields = {
     "arrival",  "timestamp",   "prompt_tokens", "input_length", "output_tokens", "output_length", "session",
     "hash_ids", "hash_tokens", "type",          "turn",         "chat_id",       "parent_chat_id"};
-
-Status check_fields(const Json& row) {
-  SPARROW_TRY(row.expect_object());
-  for (size_t i = 0; i < row.size(); ++i) {
-    const std::string_view key = row.key(i);
-    if (std::ranges::find(kFields, key) != kFields.end()) continue;
-    const std::string near = nearest_word(key, kFields);
-    return Error{Errc::kInvalidArgument,
-                 strf("{}: there is no field {}{}", row.path(), json_quoted(key.substr(0, 60)),
-                      near.empty() ? "" : strf("; did you mean {}?", near))};
-  }
-  return Ok{};
-}
 
 // A field with two names, of which a line has one.
 Result<Json> either(const Json& row, std::string_view name, std::string_view other) {
@@ -70,7 +57,7 @@ uint64_t hash_of(std::string_view text) {
 class TraceReader {
  public:
   Status add(const Json& row) {
-    SPARROW_TRY(check_fields(row));
+    SPARROW_TRY(expect_fields(row, kFields));
     SimRequest request{.seconds = SPARROW_TRY(arrival_of(row)), .first_part = workload.parts.size()};
     const Json prompt = SPARROW_TRY(either(row, "prompt_tokens", "input_length"));
     const Json output = SPARROW_TRY(either(row, "output_tokens", "output_length"));
@@ -139,7 +126,9 @@ class TraceReader {
 Result<FleetWorkload> read_trace(const std::filesystem::path& file) {
   std::ifstream in(file);
   if (!in || std::filesystem::is_directory(file))
-    return Error{Errc::kNotFound, strf("{}: chat, agents, batch, or a file with a trace", quoted(file))};
+    return Error{
+        Errc::kNotFound,
+        strf("--workload must be chat, agents, batch or a file that can be read, got {}", quoted(file))};
   TraceReader reader;
   reader.workload.name = file.filename().string();
   std::string line;

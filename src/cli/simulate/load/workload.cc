@@ -61,21 +61,23 @@ class Random {
 // Conversations that begin alike and grow turn by turn, until there are as many requests as are wanted.
 void add_conversations(FleetWorkload& workload, const Habits& habits, const WorkloadOptions& o) {
   constexpr uint64_t kShared = 1'000'000'000'000;  // streams from here on
-  Random random(o.seed);
+  const int64_t requests = o.requests.value_or(WorkloadOptions::kRequests);
+  const double rate = o.rate.value_or(WorkloadOptions::kRate);
+  const bool has_users = o.users.has_value();
+  Random random(o.seed.value_or(0));
   std::vector<StreamPart> shared;
   for (int i = 0; i < habits.shared_prompts; ++i)
     shared.push_back({kShared + static_cast<uint64_t>(i), random.length(habits.shared)});
-  std::vector<int64_t> last_of_user(static_cast<size_t>(o.users), -1);
+  std::vector<int64_t> last_of_user(static_cast<size_t>(o.users.value_or(0)), -1);
   double begins = 0;
-  for (uint64_t conversation = 0; static_cast<int64_t>(workload.requests.size()) < o.requests;
-       ++conversation) {
+  for (uint64_t conversation = 0; static_cast<int64_t>(workload.requests.size()) < requests; ++conversation) {
     const StreamPart& first = shared[static_cast<size_t>(random.pick(habits.shared_prompts))];
-    const size_t user = o.users > 0 ? conversation % last_of_user.size() : 0;
-    int64_t previous = o.users > 0 ? last_of_user[user] : -1;
-    if (o.users == 0) begins += random.exponential(1 / o.rate);
+    const size_t user = has_users ? conversation % last_of_user.size() : 0;
+    int64_t previous = has_users ? last_of_user[user] : -1;
+    if (!has_users) begins += random.exponential(1 / rate);
     int64_t own = 0;  // tokens of this conversation alone
     const int64_t turns = 1 + static_cast<int64_t>(random.exponential(habits.mean_turns - 1));
-    for (int64_t turn = 0; turn < turns && static_cast<int64_t>(workload.requests.size()) < o.requests;
+    for (int64_t turn = 0; turn < turns && static_cast<int64_t>(workload.requests.size()) < requests;
          ++turn) {
       own += random.length(habits.turn);
       const int64_t output = random.length(habits.output);
@@ -83,19 +85,19 @@ void add_conversations(FleetWorkload& workload, const Habits& habits, const Work
       own = std::min(own, habits.most_tokens - first.length - output);
       const double pause = random.exponential(habits.mean_pause_seconds);
       // Users do not all come in the same instant.
-      const double start = o.users > 0 ? habits.mean_pause_seconds * random.uniform() : begins;
+      const double start = has_users ? habits.mean_pause_seconds * random.uniform() : begins;
       workload.add({.seconds = previous < 0 ? start : pause, .after = previous, .output_tokens = output},
                    {first, {conversation, own}});
       previous = static_cast<int64_t>(workload.requests.size()) - 1;
       own += output;
     }
-    if (o.users > 0) last_of_user[user] = previous;
+    if (has_users) last_of_user[user] = previous;
   }
 }
 
 void add_batch(FleetWorkload& workload, const WorkloadOptions& o) {
-  Random random(o.seed);
-  for (int64_t i = 0; i < o.requests; ++i) {
+  Random random(o.seed.value_or(0));
+  for (int64_t i = 0; i < o.requests.value_or(WorkloadOptions::kRequests); ++i) {
     const int64_t prompt = random.length(kBatchPrompt);
     workload.add({.output_tokens = random.length(kBatchOutput)}, {{static_cast<uint64_t>(i), prompt}});
   }
@@ -127,8 +129,18 @@ std::vector<int32_t> FleetWorkload::prompt_of(const SimRequest& request) const {
 }
 
 Result<FleetWorkload> make_workload(const WorkloadOptions& options) {
-  if (options.kind != "chat" && options.kind != "agents" && options.kind != "batch")
-    return read_trace(options.kind);
+  const bool has_conversations = options.kind == "chat" || options.kind == "agents";
+  const bool is_trace = !has_conversations && options.kind != "batch";
+  const auto refuse = [&](const char* flag) {
+    return Error{Errc::kInvalidArgument, strf("{} has no meaning with --workload {}", flag, options.kind)};
+  };
+  if (!has_conversations && options.users) return refuse("--users");
+  if (!has_conversations && options.rate) return refuse("--rate");
+  if (options.rate && !(*options.rate > 0 && std::isfinite(*options.rate)))
+    return Error{Errc::kInvalidArgument, strf("--rate must be above 0, got {}", *options.rate)};
+  if (is_trace && options.requests) return refuse("--requests");
+  if (is_trace && options.seed) return refuse("--seed");
+  if (is_trace) return read_trace(options.kind);
   FleetWorkload workload{.name = options.kind};
   if (options.kind == "batch")
     add_batch(workload, options);

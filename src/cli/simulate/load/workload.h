@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -44,12 +45,16 @@ struct FleetWorkload {
 
 int32_t token_of(uint64_t stream, int64_t position);
 
+// What is not said here has a default, or no meaning: a trace says all by itself.
 struct WorkloadOptions {
+  static constexpr int64_t kRequests = 10'000;
+  static constexpr double kRate = 10;
+
   std::string kind = "chat";  // "agents", "batch", or a trace's file
-  int64_t requests = 10'000;
-  double rate = 10;  // conversations that begin in a second; not of a batch, whose requests come at once
-  int users = 0;     // each begins a conversation when the one before has ended; 0: as `rate` says
-  uint64_t seed = 0;
+  std::optional<int64_t> requests;
+  std::optional<double> rate;  // conversations that begin in a second
+  std::optional<int> users;    // instead: each begins a conversation when the one before has ended
+  std::optional<uint64_t> seed;
 };
 
 Result<FleetWorkload> make_workload(const WorkloadOptions& options);
