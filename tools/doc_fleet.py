@@ -28,3 +28,19 @@ def servers(table):
              *(seconds(r["request_seconds"][p]) for p in ("p50", "p99"))] for r in record.head["results"]]
     columns = ["router", "hits", "first token p50", "p90", "p99", "whole answer p50", "p99"]
     return table(columns, rows) + ["", f"From {record.origin()}."]
+
+
+def cost_models(table):
+    """Cost models against steps that they were not fitted to."""
+    record = newest("fleet-cost")
+    questions = {"held_back": "the model of `bench/cost`, shapes that its fit has not seen",
+                 "shapes_of_the_fit_at_other_commits": "the same, shapes of the fit measured at other commits",
+                 "each_tenth_by_the_others": "each tenth of all shapes, a model fitted to the other nine"}
+    names = {"h200-m3-tp8": "bf16", "h200-m3-mxfp8-tp8": "MXFP8"}
+    rows = []
+    for key, question in questions.items():
+        for name, layout in names.items():
+            r = record.head["results"][name][key]
+            rows.append([question, layout, str(r["shapes"]), str(r["within_10_percent"]), f"{r['median_error']:.1%}", f"{r['largest_error']:.1%}"])
+    return table(["steps of one H200 of eight", "layout", "shapes", "within 10%", "median error", "largest"], rows, left=2) + \
+        ["", f"From {record.origin()}."]
