@@ -59,8 +59,9 @@ void expect_both(const Lines& lines, const std::string& line) {
 TEST(WorldJoin, DifferencesAreNamedOnBothSides) {
   expect_both(lines_with(2, [](WorldOptions& o) { o.build = "build 2"; }),
               "rank 2 has build build 2; rank 0 has build 1");
-  expect_both(lines_with(1, [](WorldOptions& o) { o.config_digest = "digest 2"; }),
-              "rank 1 has the configuration digest 2; rank 0 has digest 1");
+  expect_both(
+      lines_with(1, [](WorldOptions& o) { o.config_digest = "digest 2"; }),
+      "rank 1 has the configuration digest 2; rank 0 has digest 1: all need the same model and flags");
   expect_both(lines_with(3, [](WorldOptions& o) { o.grid.expert_parallel = true; }),
               "rank 3 has the grid TP4, expert-parallel; rank 0 has TP4");
   expect_both(lines_with(3, [](WorldOptions& o) { o.grid = {.tp = 2, .dp = 2, .rank = 3}; }),
@@ -117,6 +118,18 @@ TEST(WorldJoin, MissingRanksAreListed) {
   });
   // Others may be late as well on a busy machine.
   EXPECT_THAT(ranks.wait(0), testing::MatchesRegex("ranks .*3, .*5.* of 8 did not come within 4 s"));
+}
+
+// Whoever waited for it as well stays until rank 0 has said so, although its own time is over.
+TEST(WorldJoin, AMissingRankIsNamedByAll) {
+  const Grid grid{.tp = 3};
+  RankProcesses ranks(3, [&](int rank) {
+    WorldOptions options = test_world(grid, rank);
+    options.join_timeout = std::chrono::seconds(rank == 0 ? 5 : 4);
+    return rank == 2 ? "" : join_line(options);
+  });
+  for (int rank = 0; rank < 2; ++rank)
+    EXPECT_THAT(ranks.wait(rank), testing::MatchesRegex("ranks? .*2 of 3 did not come within 5 s")) << rank;
 }
 
 TEST(WorldJoin, ARankThatDiesBeforeAllAreThereIsNamed) {

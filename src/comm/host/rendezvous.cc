@@ -14,6 +14,7 @@ namespace sparrow {
 namespace {
 
 constexpr std::chrono::seconds kRefusalTime{2};  // for a refusal that is on its way
+constexpr std::chrono::seconds kLateStart{5};    // rank 0 may have begun to wait so much later than others
 
 std::string seconds(std::chrono::milliseconds time) {
   return strf("{} s", static_cast<double>(time.count()) / 1000);
@@ -25,7 +26,8 @@ class Rendezvous {
       : options_(options),
         at_(std::move(at)),
         memory_bytes_(memory_bytes),
-        deadline_(at_deadline(std::chrono::steady_clock::now() + options.join_timeout)) {
+        deadline_(at_deadline(std::chrono::steady_clock::now() + options.join_timeout)),
+        last_word_(at_deadline(std::chrono::steady_clock::now() + options.join_timeout + kLateStart)) {
     meeting_.control.resize(static_cast<size_t>(world()));
     meeting_.messages.resize(static_cast<size_t>(num_nodes()));
   }
@@ -65,6 +67,7 @@ class Rendezvous {
   const HostPort at_;
   const size_t memory_bytes_;
   const GiveUp deadline_;
+  const GiveUp last_word_;  // rank 0's: who is missing it knows, unless the others leave before it says so
   Meeting meeting_;
   std::vector<Hello> hellos_;             // rank 0: its own, then those who came for control
   Fd odd_one_;                            // rank 0: of whoever cannot join
@@ -186,7 +189,7 @@ Result<Meeting> Rendezvous::visit() {
   }
   const Status shared = first_of_node() ? serve_memory() : share_memory();
   if (!shared.ok()) return explain(shared.error());
-  SPARROW_TRY(verdict(deadline_));
+  SPARROW_TRY(verdict(last_word_));
   return std::move(meeting_);
 }
 

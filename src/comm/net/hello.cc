@@ -11,7 +11,8 @@
 namespace sparrow {
 namespace {
 
-constexpr int kMaxSide = 1 << 15;  // of a grid: its ranks can be counted
+constexpr int kMaxSide = 1 << 15;    // of a grid: its ranks can be counted
+constexpr size_t kShownDigest = 12;  // enough to tell two apart
 
 }  // namespace
 
@@ -81,7 +82,9 @@ std::optional<std::string> mismatch(const Hello& guest, const Hello& host) {
   same.rank = host.grid.rank;
   if (same != host.grid) return differ("the grid", describe(guest.grid), describe(host.grid));
   if (guest.config_digest != host.config_digest)
-    return differ("the configuration", guest.config_digest, host.config_digest);
+    return differ("the configuration", guest.config_digest.substr(0, kShownDigest),
+                  host.config_digest.substr(0, kShownDigest)) +
+           ": all need the same model and flags";
   if (guest.local_world != host.local_world)
     return differ("ranks on its node:", guest.local_world, host.local_world);
   if (guest.share_gpu != host.share_gpu) return differ("--share-gpu", guest.share_gpu, host.share_gpu);
