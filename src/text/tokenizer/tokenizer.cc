@@ -125,7 +125,9 @@ Result<Tokenizer> Tokenizer::load(const std::filesystem::path& folder) {
   std::string config;
   if (std::filesystem::exists(config_path, ignored))
     config = SPARROW_TRY(read_text_file(config_path, kMaxFileBytes));
-  return parse(tokenizer, config);
+  auto parsed = parse(tokenizer, config);
+  if (parsed.ok()) return parsed;
+  return Error{parsed.error().code, strf("{}: {}", quoted(folder), parsed.error().message)};
 }
 
 Result<Tokenizer> Tokenizer::parse(std::string_view tokenizer_json, std::string_view config_json) {

@@ -274,7 +274,7 @@ std::array<uint32_t, 256> byte_level_alphabet() {
 Result<TokenizerFile> parse_tokenizer_file(std::string_view tokenizer_json, std::string_view config_json) {
   TokenizerFile file;
   const JsonDocument document = SPARROW_TRY(JsonDocument::parse(tokenizer_json, "tokenizer.json"));
-  const Json root = document.root();
+  const Json root = document.root("tokenizer.json");
   SPARROW_TRY(root.expect_object());
   SPARROW_TRY(read_model(SPARROW_TRY(root.at("model")), file));
   if (const auto normalizer = root.find("normalizer")) SPARROW_TRY(read_normalizer(*normalizer, file));
@@ -283,7 +283,7 @@ Result<TokenizerFile> parse_tokenizer_file(std::string_view tokenizer_json, std:
   if (const auto added = root.find("added_tokens")) SPARROW_TRY(read_added_tokens(*added, file));
   if (config_json.empty()) return file;
   const JsonDocument config = SPARROW_TRY(JsonDocument::parse(config_json, "tokenizer_config.json"));
-  SPARROW_TRY(config.root().expect_object());
+  SPARROW_TRY(config.root("tokenizer_config.json").expect_object());
   SPARROW_TRY(read_config(config.root("tokenizer_config.json"), file));
   return file;
 }
