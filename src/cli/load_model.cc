@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "base/files/mapped_file.h"
 #include "base/json/json.h"
 #include "base/progress.h"
 #include "cli/ranks/rank_process.h"
@@ -223,7 +224,7 @@ Result<Checkpoint> load_checkpoint(const std::filesystem::path& dir, const LoadO
   SPARROW_TRY(check(options));
   const bool quiet = ranks && ranks->grid().rank > 0;
   const bool dummy = options.load_format == "dummy";
-  ProgressBar bar(strf("{} {}", dummy ? "random weights for" : "loading", dir.filename().string()),
+  ProgressBar bar(strf("{} {}", dummy ? "random weights for" : "loading", folder_name(dir)),
                   ProgressBar::Unit::kBytes);
   // What goes to a GPU is read once, on its way there.
   const bool is_cpu = device_of(options) == Device::kCpu;
@@ -262,7 +263,8 @@ Result<int64_t> cache_block_bytes(const ModelConfig& config, const LoadOptions& 
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& dir,
                                                   const ModelConfig& config) {
-  if (!std::filesystem::exists(dir / "tokenizer.json")) return std::unique_ptr<Tokenizer>();
+  std::error_code ec;
+  if (!std::filesystem::exists(dir / "tokenizer.json", ec)) return std::unique_ptr<Tokenizer>();
   auto tokenizer = std::make_unique<Tokenizer>(SPARROW_TRY(Tokenizer::load(dir)));
   tokenizer->reserve_ids(config.vocab_size);
   return tokenizer;

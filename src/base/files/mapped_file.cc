@@ -57,6 +57,10 @@ std::string quoted(const std::filesystem::path& path) {
   return strf("'{}'", path.string());
 }
 
+std::string folder_name(const std::filesystem::path& dir) {
+  return (dir.has_filename() ? dir : dir.parent_path()).filename().string();
+}
+
 Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   const Descriptor file(open_to_read(path));
   if (file.fd < 0) return cannot_open(path, errno);

@@ -44,5 +44,7 @@ Status write_text_file(const std::filesystem::path& path, std::string_view text)
 
 // What a person calls the file in messages.
 std::string quoted(const std::filesystem::path& path);
+// The last name in a folder's path, whether or not a slash follows it.
+std::string folder_name(const std::filesystem::path& dir);
 
 }  // namespace sparrow

@@ -20,7 +20,7 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxConfigBytes = size_t{4} << 20;
 constexpr uintmax_t kMaxCopiedBytes = uintmax_t{256} << 20;  // tokenizers, templates, licences
-constexpr double kGiB = 1024.0 * 1024 * 1024;
+constexpr double kMiB = 1024.0 * 1024;
 constexpr std::string_view kConfig = "config.json", kIndex = "model.safetensors.index.json";
 
 Error refused(std::string message) {
@@ -55,9 +55,10 @@ class Target {
     Target target(dir, is_new);
     const fs::space_info space = fs::space(dir, ec);
     if (!ec && space.available < bytes)
-      return Error{Errc::kIo,
-                   strf("{} needs {:.2f} GiB and its disk has {:.2f} GiB left", quoted(dir),
-                        static_cast<double>(bytes) / kGiB, static_cast<double>(space.available) / kGiB)};
+      return Error{
+          Errc::kIo,
+          strf("{} needs {:.1f} MiB and its disk has {:.1f} MiB left: free some, or name a folder elsewhere",
+               quoted(dir), static_cast<double>(bytes) / kMiB, static_cast<double>(space.available) / kMiB)};
     return target;
   }
 

@@ -133,6 +133,7 @@ Status write_synthetic_checkpoint(const SyntheticOptions& options, const Progres
                       strf("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{{}\n  }}\n}}\n",
                            total_bytes, weight_map)));
   SPARROW_TRY(write_text_file(options.dir / "generation_config.json", texts.generation_config_json));
+  if (options.write_beside) SPARROW_TRY(options.write_beside(config));
   // Last: a folder without it is not a checkpoint, so an interrupted run leaves nothing that looks like one.
   return write_text_file(config_path, texts.config_json);
 }

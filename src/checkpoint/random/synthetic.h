@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,12 +16,16 @@
 
 namespace sparrow {
 
+struct ModelConfig;
+
 struct SyntheticOptions {
   std::string preset = "tiny";
   uint64_t seed = 0;
   std::filesystem::path dir;
   // kBF16 or kF32 for all weights, kMxfp8 or kMxfp4 for those that the published checkpoints have so.
   MatrixFormat format = MatrixFormat::kBF16;
+  // What else a checkpoint of this model has, such as a tokenizer: called before config.json is written.
+  std::function<Status(const ModelConfig&)> write_beside = {};
 };
 
 struct SyntheticPreset {

@@ -15,8 +15,7 @@ namespace sparrow::cli {
 namespace {
 
 // Tokenizer and chat template, with the model's added tokens where its configuration expects them.
-Status write_text_files(const std::filesystem::path& dir) {
-  const ModelConfig config = SPARROW_TRY(load_config(dir));
+Status write_text_files(const std::filesystem::path& dir, const ModelConfig& config) {
   const std::string tokenizer =
       SPARROW_TRY(train_tokenizer(tokenizer_corpus(), config.vocab_size, SpareIds::kPhrases));
   SPARROW_TRY(write_text_file(dir / "tokenizer.json", tokenizer));
@@ -31,12 +30,15 @@ Status run_make_model(const MakeModelOptions& options) {
                               : options.dtype == "mxfp8" ? MatrixFormat::kMxfp8
                               : options.dtype == "mxfp4" ? MatrixFormat::kMxfp4
                                                          : MatrixFormat::kBF16;
-  ProgressBar bar("writing " + options.out.filename().string(), ProgressBar::Unit::kBytes);
+  ProgressBar bar("writing " + folder_name(options.out), ProgressBar::Unit::kBytes);
   SPARROW_TRY(write_synthetic_checkpoint(
-      {.preset = options.preset, .seed = options.seed, .dir = options.out, .format = format},
+      {.preset = options.preset,
+       .seed = options.seed,
+       .dir = options.out,
+       .format = format,
+       .write_beside = [&](const ModelConfig& config) { return write_text_files(options.out, config); }},
       bar.callback()));
   bar.finish();
-  SPARROW_TRY(write_text_files(options.out));
   std::printf("%s\n", options.out.c_str());
   return Ok{};
 }

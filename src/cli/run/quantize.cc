@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/files/mapped_file.h"
 #include "base/progress.h"
 #include "checkpoint/mx/quantise.h"
 #include "cli/args/byte_size.h"
@@ -58,7 +59,7 @@ void print(const QuantiseReport& report) {
 
 Status run_quantize(const QuantizeOptions& options) {
   const QuantFormat format = options.format == "mxfp8" ? QuantFormat::kMxfp8 : QuantFormat::kMxfp4;
-  ProgressBar bar("quantizing to " + options.to.filename().string(), ProgressBar::Unit::kBytes);
+  ProgressBar bar("quantizing to " + folder_name(options.to), ProgressBar::Unit::kBytes);
   const QuantiseReport report = SPARROW_TRY(
       quantise_checkpoint({.from = options.from, .to = options.to, .format = format}, bar.callback()));
   bar.finish();
