@@ -103,6 +103,19 @@ TEST_F(GenerateTest, ABadLineGetsAnErrorLineAndTheRestGoesOn) {
   EXPECT_THAT(err_, HasSubstr("5 of 7 prompts failed"));
 }
 
+TEST_F(GenerateTest, TheAnswersDoNotOverwriteThePrompts) {
+  const std::string file = dir_.path() / "in.jsonl", line = R"({"prompt_ids": [1], "max_tokens": 1})";
+  std::ofstream(file) << line;
+  std::filesystem::create_symlink(file, dir_.path() / "same.jsonl");
+  for (const std::string& out : {file, std::string(dir_.path() / "same.jsonl")}) {
+    const auto result = run_sparrow({"generate", "--model", model_, "--prompts", file, "--out", out});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_THAT(result.err, HasSubstr(strf("--out {} is the file of --prompts", out)));
+    std::ifstream kept(file);
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(kept), {}), line);
+  }
+}
+
 TEST_F(GenerateTest, OneTokenHasNoRate) {
   const auto result = run_sparrow({"generate", "--model", model_, "--prompt-ids", "1", "--max-tokens", "1"});
   ASSERT_EQ(result.exit_code, 0) << result.err;

@@ -203,8 +203,14 @@ Status run_bench_engine(const BenchEngineOptions& options) {
   if (options.max_step_tokens < options.max_step_sequences)
     return Error{Errc::kInvalidArgument, strf("--max-batch-tokens {} is less than --max-sequences {}",
                                               options.max_step_tokens, options.max_step_sequences)};
+  const ModelConfig config = SPARROW_TRY(load_config(options.model, options.load.hf_overrides));
+  const int64_t tokens = int64_t{options.input_len} + options.output_len;
+  if (tokens > config.max_positions)
+    return Error{Errc::kInvalidArgument,
+                 strf("--input-len {} and --output-len {} exceed the model's {} positions", options.input_len,
+                      options.output_len, config.max_positions)};
   const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load));
-  const Workload workload(options, checkpoint.config().vocab_size);
+  const Workload workload(options, config.vocab_size);
   EngineOptions engine_options{.cache_tokens = options.cache_tokens,
                                .cpu = {.threads = options.threads},
                                .max_step_tokens = options.max_step_tokens,
@@ -212,7 +218,6 @@ Status run_bench_engine(const BenchEngineOptions& options) {
                                .prefix_caching = options.prefix_caching,
                                .max_queued_requests = options.num_prompts};
   if (engine_options.cache_tokens == 0) {
-    const int64_t tokens = int64_t{options.input_len} + options.output_len;
     const int64_t together = options.concurrency > 0 ? options.concurrency : options.num_prompts;
     engine_options.cache_tokens = blocks_for_tokens(tokens) * kBlockTokens * together;
   }

@@ -111,13 +111,14 @@ Result<int> generate(const GenerateOptions& options, const EngineOptions& base, 
   std::vector<int32_t> prompt;
   if (options.prompt_ids) prompt = SPARROW_TRY(read_prompt_ids(*options.prompt_ids));
   if (options.prompts && !follows) SPARROW_TRY(check_files(options));
-  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load, ranks));
-  const ModelConfig& config = checkpoint.config();
+  // Weights come last: they take minutes, and what is wrong with a prompt can be said at once.
+  const ModelConfig config = SPARROW_TRY(load_config(options.model, options.load.hf_overrides));
   const auto tokenizer = SPARROW_TRY(load_tokenizer(options.model, config));
   Request request = request_defaults(options, config);
   EngineOptions engine_options = base;
   if (options.prompts) {
     SPARROW_TRY(validate(request.sampling, config.vocab_size));
+    const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load, ranks));
     if (follows) return follow_rank_0(checkpoint, engine_options, options.load, *ranks);
     const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options, options.load, ranks));
     const EngineWatch watch(ranks, *engine);
@@ -148,6 +149,7 @@ Result<int> generate(const GenerateOptions& options, const EngineOptions& base, 
                                  .max_model_tokens = config.max_positions,
                                  .cache_tokens = blocks_for_tokens(needed_tokens) * kBlockTokens,
                                  .media = media_limits}));
+  const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, options.load, ranks));
   if (follows) return follow_rank_0(checkpoint, engine_options, options.load, *ranks);
   const auto engine = SPARROW_TRY(start_engine(checkpoint, engine_options, options.load, ranks));
   const EngineWatch watch(ranks, *engine);

@@ -3,9 +3,11 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
 #include <deque>
 #include <fstream>
+#include <system_error>
 
 #include "base/progress.h"
 #include "cli/run/prompts_file.h"
@@ -100,7 +102,9 @@ class FileJob {
       ++num_written_;
     }
     out_.flush();
-    if (!out_) return Error{Errc::kIo, strf("--out {} cannot be written", options_.out.string())};
+    if (!out_)
+      return Error{Errc::kIo, strf("--out {} cannot be written: {}", options_.out.string(),
+                                   std::generic_category().message(errno))};
     return Ok{};
   }
 
@@ -131,6 +135,10 @@ Status check_files(const GenerateOptions& options) {
   const bool exists = std::filesystem::exists(out, ignored);
   if (std::filesystem::is_directory(out, ignored) || ::access((exists ? out : folder).c_str(), W_OK) != 0)
     return Error{Errc::kIo, strf("--out {} cannot be written", out.string())};
+  if (exists && std::filesystem::equivalent(*options.prompts, out, ignored))
+    return Error{
+        Errc::kInvalidArgument,
+        strf("--out {} is the file of --prompts, which it would overwrite: name another", out.string())};
   return Ok{};
 }
 

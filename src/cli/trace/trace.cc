@@ -190,6 +190,11 @@ Status write_trace(const Trace& trace, const ModelConfig& config, const std::fil
 Status run_trace(const TraceOptions& options) {
   Trace trace;
   const bool is_chat = !options.messages.empty();
+  const auto& prompt = is_chat ? options.messages : options.ids;
+  if (std::error_code ec; std::filesystem::equivalent(prompt, options.out, ec))
+    return Error{Errc::kInvalidArgument,
+                 strf("--out {} is the file of the prompt, which it would overwrite: name another",
+                      options.out.string())};
   if (!is_chat) trace.input_ids = SPARROW_TRY(read_id_file(options.ids));
   const Checkpoint checkpoint = SPARROW_TRY(load_checkpoint(options.model, {.vision = is_chat}));
   ModelConfig config = checkpoint.config();
