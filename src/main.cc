@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Composition root: the command line picks a command, the command's errors become one line and an exit code.
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 
 #include "base/files/mapped_fault.h"
 #include "cli/commands.h"
@@ -61,6 +63,13 @@ Result<int> exit_code(const Result<int>& code) {
   return code;
 }
 
+// What was printed and could not be written, to a full disk say, is no success.
+int exit_code_of_printing(int code) {
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return code;
+  std::fprintf(stderr, "sparrow: standard output cannot be written: %s\n", std::strerror(errno));
+  return kExitBadInput;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -68,10 +77,10 @@ int main(int argc, char** argv) {
   if (cli::is_media_worker(argc, argv)) return cli::run_as_media_worker();
   report_mapping_faults(kExitBadInput);
   const auto parsed = cli::parse_args(argc, argv);
-  if (const int* exit_code = std::get_if<int>(&parsed)) return *exit_code;
+  if (const int* exit_code = std::get_if<int>(&parsed)) return exit_code_of_printing(*exit_code);
   const Result<int> code =
       std::visit([](const auto& options) { return exit_code(run(options)); }, std::get<cli::Command>(parsed));
-  if (code.ok()) return code.value();
+  if (code.ok()) return exit_code_of_printing(code.value());
   std::fprintf(stderr, "sparrow: %s\n", code.error().message.c_str());
   return kExitBadInput;
 }

@@ -123,7 +123,8 @@ void ApiKeys::replace_with(ApiKeys& fresh) {
 Status ApiKeys::add(std::string_view key, std::string name, KeyLimits limits) {
   if (!is_usable_key(key))
     return Error{Errc::kInvalidArgument,
-                 strf("an API key must be 1 to {} printable characters without spaces", kMaxKeyBytes),
+                 strf("an API key must be 1 to {} printable characters without spaces{}", kMaxKeyBytes,
+                      key.empty() ? ", got none" : ""),
                  "api-key"};
   auto entry = std::make_shared<ApiKey>();
   entry->id = key_id(key);

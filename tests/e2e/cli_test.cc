@@ -108,6 +108,21 @@ TEST(Program, MakesAModelAndGeneratesFromItTheSameWayTwice) {
   }
 }
 
+TEST(Program, AModelThatCouldNotBeMadeDoesNotLookLikeOne) {
+  const TempDir dir;
+  const auto model = dir.path() / "m";
+  std::filesystem::create_directories(model / "tokenizer.json");  // where a file should go
+  const std::vector<std::string> command = {"make-model", "--preset", "tiny", "--out", model.string() + "/"};
+  const auto failed = run_sparrow(command);
+  EXPECT_EQ(failed.exit_code, 2);
+  EXPECT_THAT(failed.err, HasSubstr("tokenizer.json': Is a directory"));
+  EXPECT_FALSE(std::filesystem::exists(model / "config.json"));
+  std::filesystem::remove(model / "tokenizer.json");
+  const auto made = run_sparrow(command);
+  EXPECT_EQ(made.exit_code, 0) << made.err;
+  EXPECT_THAT(made.err, HasSubstr("writing m: "));
+}
+
 TEST(Program, AnEndTokenEndsTheOutputUnlessIgnored) {
   const TempDir dir;
   const auto model = dir.path() / "m";
@@ -138,6 +153,21 @@ TEST(Program, HelpTeachesByExample) {
     EXPECT_THAT(help.out, HasSubstr("Examples:")) << command;
   }
   EXPECT_THAT(run_sparrow({"--version"}).out, HasSubstr("sparrow "));
+}
+
+TEST(Program, WhatCannotBePrintedIsAnError) {
+  const std::string model = golden_dir() / "yarn";
+  const std::vector<std::vector<std::string>> commands = {
+      {"--version"},
+      {"plan", "tiny"},
+      {"plan", "tiny", "--json"},
+      {"doctor", "--port", "0"},
+      {"generate", "--model", model, "--prompt-ids", "1", "--max-tokens", "2"}};
+  for (const auto& command : commands) {
+    const auto result = run_sparrow(command, "", "/dev/full");
+    EXPECT_EQ(result.exit_code, 2) << testing::PrintToString(command);
+    EXPECT_THAT(result.err, HasSubstr("standard output cannot be written: No space left on device"));
+  }
 }
 
 struct BadCommand {
@@ -209,6 +239,7 @@ TEST(Program, BadCommandLinesGetOneLineThatNamesTheMistake) {
       {{"doctor", "--prot", "1"}, "unknown flag --prot, did you mean --port?"},
       {{"serve", model, "--trust-request-chat-template"}, "--trust-request-chat-template"},
       {{"serve", model, "--host", "0.0.0.0"}, "give --api-key, or --allow-unauthenticated"},
+      {{"serve", model, "--host", "127.example.com"}, "127.example.com can be reached from other machines"},
       {{"serve", model, "--kv-cache-memory", "much"}, "--kv-cache-memory must be a size such as 4G"},
       {{"serve", model, "--ssl-certfile", "x"}, "--ssl-certfile and --ssl-keyfile belong together"},
       {{"chat", "--url", "ftp://x"},
@@ -217,6 +248,12 @@ TEST(Program, BadCommandLinesGetOneLineThatNamesTheMistake) {
       {{}, "sparrow --help"},
       {{"generate", "--model", model, "--prompt-ids", "1", "--max-tokens", "0"}, "--max-tokens"},
       {{"generate", "--model", model, "--prompt-ids", "1", "--max-tokens", "abc"}, "abc"},
+      {{"generate", "--model", model, "--prompt-ids", "1", "--threads", "4096"},
+       "--threads: Value 4096 not in"},
+      {{"serve", model, "--threads", "4096"}, "--threads: Value 4096 not in range 1 to 4095"},
+      {{"generate", "--model", model, "--prompt-ids", "1", "--seed", "-1"}, "--seed: Value -1 not in range"},
+      {{"serve", model, "--seed", "99999999999999999999"}, "--seed: Value 99999999999999999999 not in range"},
+      {{"serve", model, "--max-model-len", "0"}, "--max-model-len: it must be at least 1, or auto; got 0"},
       {{"generate", "--model", model, "--prompt-ids", "1", "--temperature", "-1"}, "temperature"},
       {{"generate", "--model", model, "--prompt-ids", "1", "--top-p", "0"}, "top_p"},
       {{"generate", "--model", model, "--prompt-ids", "1,320"}, "prompt id 320"},
@@ -228,6 +265,10 @@ TEST(Program, BadCommandLinesGetOneLineThatNamesTheMistake) {
       {{"make-model", "--preset", "tiny", "--out", "/proc/no/such"}, "/proc/no/such"},
       {{"make-model", "--preset", "tiny", "--out", model}, "config.json"},
       {{"trace", "--model", model, "--ids", "/nonexistent.json", "--out", "/tmp/x"}, "/nonexistent.json"},
+      {{"trace", "--model", model, "--ids", model + "/config.json", "--out", model + "/./config.json"},
+       "config.json is the file of the prompt, which it would overwrite"},
+      {{"bench", "engine", "--model", model, "--input-len", "16777216", "--num-prompts", "16777216"},
+       "--input-len 16777216 and --output-len 64 exceed the model's 8192 positions"},
   };
   for (const BadCommand& bad : cases) {
     const auto result = run_sparrow(bad.args);

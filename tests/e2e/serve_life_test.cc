@@ -87,12 +87,14 @@ TEST_F(ServeLife, WhatIsWrongIsToldBeforeWeightsAreLoaded) {
   const HttpTestServer taken{strict_options()};
   const std::string junk = dir.path() / "junk", nothing = dir.path() / "nothing";
   const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
-      {{"--port", std::to_string(taken.port())}, "Address already in use"},
+      {{"--port", std::to_string(taken.port())}, "Address already in use; choose another port"},
       {{"--host", "no.such.host.invalid"}, "no.such.host.invalid"},
       {{"--ssl-certfile", junk, "--ssl-keyfile", junk}, junk},
       {{"--chat-template", nothing}, nothing},
       {{"--chat-template", junk}, "template"},
       {{"--api-key-file", nothing}, nothing},
+      {{"--api-key", ""}, "--api-key: an API key must be 1 to 512 printable characters"},
+      {{"--kv-cache-memory", "1000T"}, "--kv-cache-memory 1000T is more than this machine's"},
       {{"--served-model-name", ""}, "--served-model-name"},
       {{"--served-model-name", "a\nb"}, "--served-model-name"},
       {{"--max-model-len", "65536", "--kv-cache-memory", "8M"}, "--max-model-len 65536: the cache holds"},
@@ -117,6 +119,20 @@ TEST_F(ServeLife, GenerateLooksAtItsFilesBeforeWeightsAreLoaded) {
   expect_refusal({"generate", "--model", model, "--prompts", prompts, "--out", nothing + "/out"},
                  nothing + "/out");
   expect_refusal({"generate", "--model", model, "--prompts", prompts, "--out", model}, "--out");
+  expect_refusal({"generate", "--model", model, "--prompts", prompts, "--out", prompts}, "--prompts");
+}
+
+TEST_F(ServeLife, GenerateLooksAtItsPromptBeforeWeightsAreLoaded) {
+  remove_weights();
+  const auto refused = [&](std::vector<std::string> more, const std::string& says) {
+    more.insert(more.begin(), {"generate", "--model", model});
+    expect_refusal(more, says);
+  };
+  refused({"--prompt-ids", "1,512"}, "prompt id 512");
+  refused({"--prompt-ids", "1", "--max-tokens", "70000"}, "65536 positions");
+  refused({"--prompt-ids", "1", "--temperature", "nan"}, "temperature must be a number >= 0, got nan");
+  refused({"--prompt", "a", "--top-p", "2"}, "top_p");
+  refused({"--prompt", "a", "--image", dir.path() / "nothing"}, dir.path() / "nothing");
 }
 
 TEST_F(ServeLife, BalancersSeeThatItStopsWhileItStillAnswers) {

@@ -26,13 +26,14 @@ std::string slurp(const std::filesystem::path& path) {
 
 }  // namespace
 
-ProgramResult run_sparrow(const std::vector<std::string>& args, const std::string& input) {
+ProgramResult run_sparrow(const std::vector<std::string>& args, const std::string& input,
+                          const std::string& output) {
   const TempDir dir;
   std::ofstream(dir.path() / "in", std::ios::binary) << input;
   std::string command = SPARROW_BINARY;
   for (const std::string& arg : args) command += " " + quoted(arg);
-  command += " >" + quoted(dir.path() / "out") + " 2>" + quoted(dir.path() / "err") + " <" +
-             quoted(dir.path() / "in");
+  command += " >" + quoted(output.empty() ? std::string(dir.path() / "out") : output) + " 2>" +
+             quoted(dir.path() / "err") + " <" + quoted(dir.path() / "in");
   const int status = std::system(command.c_str());
   return {.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status),
           .out = slurp(dir.path() / "out"),

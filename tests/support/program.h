@@ -12,7 +12,9 @@ struct ProgramResult {
   std::string out, err;
 };
 
-// `input`: what it reads from standard input, which is no terminal.
-ProgramResult run_sparrow(const std::vector<std::string>& args, const std::string& input = "");
+// `input`: what it reads from standard input, which is no terminal. `output`: a device that it prints to
+// instead of `out`.
+ProgramResult run_sparrow(const std::vector<std::string>& args, const std::string& input = "",
+                          const std::string& output = "");
 
 }  // namespace sparrow::test

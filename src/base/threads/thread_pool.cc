@@ -17,8 +17,7 @@ namespace {
 
 // state_: workers inside in the low bits, then the open flag, then the number of the region. Numbers wrap: a
 // worker that sleeps through all of them misses one region, which is allowed.
-constexpr uint32_t kInside = (1u << 12) - 1, kOpen = 1u << 12, kRegion = 1u << 13;
-constexpr int kMaxThreads = static_cast<int>(kInside);
+constexpr uint32_t kInside = ThreadPool::kMaxThreads, kOpen = kInside + 1, kRegion = 2 * kOpen;
 
 // Workers and the caller sleep on the same word and are woken apart.
 constexpr uint32_t kWorkers = 1, kCaller = 2;

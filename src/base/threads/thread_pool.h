@@ -17,6 +17,8 @@ namespace sparrow {
 
 class ThreadPool {
  public:
+  static constexpr int kMaxThreads = (1 << 12) - 1;
+
   explicit ThreadPool(int num_threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

@@ -5,6 +5,7 @@
 
 #include "base/dtype.h"
 #include "base/text/suggest.h"
+#include "base/threads/thread_pool.h"
 #include "checkpoint/random/synthetic.h"
 #include "cli/args/args_parts.h"
 #include "cli/commands.h"
@@ -23,8 +24,12 @@ std::string examples(std::initializer_list<const char*> lines) {
 
 void add_threads(CLI::App* command, int& threads) {
   command->add_option("--threads", threads, "CPU threads (default: all that may be used)")
-      ->check(CLI::Range(1, 4096))
+      ->check(CLI::Range(1, ThreadPool::kMaxThreads))
       ->type_name("N");
+}
+
+void add_seed(CLI::App* command, const char* flag, uint64_t& seed, const char* help) {
+  command->add_option(flag, seed, help)->check(CLI::Range(uint64_t{0}, kMaxSeed))->type_name("S");
 }
 
 void add_cache_tokens(CLI::App* command, int64_t& tokens, const char* fallback) {
@@ -76,8 +81,7 @@ CLI::App* add_generate(CLI::App& app, GenerateOptions& o) {
                    "Sample from the smallest set of ids with this total probability, in (0, 1]")
       ->type_name("P");
   command->add_option("--top-k", o.top_k, "Sample from the K most probable ids; 0 for all")->type_name("K");
-  command->add_option("--seed", o.seed, "Seed for sampling: same seed, same tokens (default 0)")
-      ->type_name("S");
+  add_seed(command, "--seed", o.seed, "Seed for sampling: same seed, same tokens (default 0)");
   command->add_flag("--ignore-eos", o.ignore_eos, "Continue after an end-of-sequence token");
   command
       ->add_option("--chunk", o.chunk,
@@ -127,7 +131,7 @@ CLI::App* add_bench_engine(CLI::App& app, BenchEngineOptions& o) {
       ->check(CLI::Range(0.0, 1e9))
       ->type_name("R");
   number("--concurrency", o.concurrency, 0, "Most requests under way at once (default: all)");
-  command->add_option("--seed", o.seed, "Seed for prompts and arrivals (default 0)")->type_name("S");
+  add_seed(command, "--seed", o.seed, "Seed for prompts and arrivals (default 0)");
   number("--max-batch-tokens", o.max_step_tokens, 1, "Most tokens in one step (default 512)");
   number("--max-sequences", o.max_step_sequences, 1, "Most sequences in one step (default 256)");
   command->add_flag("!--no-prefix-caching", o.prefix_caching, "Compute every prompt from its first token");
@@ -201,8 +205,7 @@ CLI::App* add_make_model(CLI::App& app, MakeModelOptions& o) {
   command->add_option("--out", o.out, "Folder to write; must not hold a model already")
       ->required()
       ->type_name("DIR");
-  command->add_option("--seed", o.seed, "Same preset, seed and type give the same bytes (default 0)")
-      ->type_name("S");
+  add_seed(command, "--seed", o.seed, "Same preset, seed and type give the same bytes (default 0)");
   command->add_option("--dtype", o.dtype, "bf16 (default), f32, mxfp8 (all linear layers) or mxfp4 (experts)")
       ->check(CLI::IsMember({"bf16", "f32", "mxfp8", "mxfp4"}))
       ->type_name("TYPE");

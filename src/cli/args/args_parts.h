@@ -2,6 +2,7 @@
 // Parts of the command line that have a file of their own. Only args*.cc include this.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "cli/bench/bench_step.h"
@@ -18,6 +19,9 @@ class App;
 }
 
 namespace sparrow::cli {
+
+// CLI11 reads larger ones, and negative ones, as some other number.
+inline constexpr uint64_t kMaxSeed = INT64_MAX;
 
 CLI::App* add_serve(CLI::App& app, ServeOptions& options);
 CLI::App* add_chat(CLI::App& app, ChatOptions& options);

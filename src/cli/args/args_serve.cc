@@ -2,6 +2,7 @@
 // The command lines of `sparrow serve` and of its client, `sparrow chat`.
 #include <CLI/CLI.hpp>
 
+#include "base/threads/thread_pool.h"
 #include "cli/args/args_parts.h"
 #include "cli/args/byte_size.h"
 
@@ -15,6 +16,7 @@ CLI::Validator count_with_unit(bool has_auto) {
         if (has_auto && (text == "auto" || text == "-1")) return text = "0", "";
         const auto count = parse_count(text, "it");
         if (!count.ok()) return count.error().message;
+        if (has_auto && count.value() == 0) return "it must be at least 1, or auto; got " + text;
         text = std::to_string(count.value());
         return "";
       },
@@ -153,10 +155,11 @@ void add_engine(CLI::App* command, ServeOptions& o) {
       ->type_name("JSON")
       ->group(group);
   command->add_option("--seed", o.seed, "Seed for requests that bring none, so that they can be repeated")
+      ->check(CLI::Range(uint64_t{0}, kMaxSeed))
       ->type_name("S")
       ->group(group);
   command->add_option("--threads", o.threads, "CPU threads (default: all that may be used)")
-      ->check(CLI::Range(1, 4096))
+      ->check(CLI::Range(1, ThreadPool::kMaxThreads))
       ->type_name("N")
       ->group(group);
 }

@@ -116,7 +116,8 @@ Result<KvEventOptions> event_options(const ServeOptions& o) {
 }
 
 bool is_loopback(const std::string& host) {
-  return host == "localhost" || host == "::1" || host.starts_with("127.");
+  const bool is_name = host.find_first_not_of("0123456789.") != std::string::npos;
+  return host == "localhost" || host == "::1" || (host.starts_with("127.") && !is_name);
 }
 
 Result<std::unique_ptr<ApiKeys>> read_keys(const ServeOptions& o) {
@@ -131,7 +132,9 @@ Result<std::unique_ptr<ApiKeys>> read_keys(const ServeOptions& o) {
     limits.priorities = *range;
   }
   keys->set_anonymous_limits({.priorities = limits.priorities});
-  for (const std::string& key : o.api_keys) SPARROW_TRY(keys->add(key, "", limits));
+  for (const std::string& key : o.api_keys)
+    if (const Status added = keys->add(key, "", limits); !added.ok())
+      return Error{added.error().code, strf("--api-key: {}", added.error().message)};
   if (!o.api_key_file.empty()) SPARROW_TRY(keys->add_file(o.api_key_file, limits));
   if (const char* list = std::getenv("SPARROW_API_KEY"))
     SPARROW_TRY(keys->add_list(list, "SPARROW_API_KEY", limits));
@@ -178,6 +181,10 @@ Result<EngineOptions> engine_options(const ServeOptions& o, const ModelConfig& c
     if (bytes < block)
       return Error{Errc::kInvalidArgument,
                    strf("--kv-cache-memory {} is less than one block of {} bytes", o.kv_cache_memory, block)};
+    if (on_cpu && bytes > machine_bytes())
+      return Error{Errc::kInvalidArgument,
+                   strf("--kv-cache-memory {} is more than this machine's {:.1f} GiB", o.kv_cache_memory,
+                        static_cast<double>(machine_bytes()) / 0x1p30)};
     options.cache_tokens = bytes / block * kBlockTokens;
   } else if (o.load.device == "cpu") {
     options.cache_tokens = default_cache_tokens(block, machine_bytes() / o.ranks.grid.world());

@@ -130,8 +130,9 @@ Status HttpServer::Core::listen(const tcp::endpoint& endpoint) {
   if (!ec) acceptor.bind(endpoint, ec);
   if (!ec) acceptor.listen(kBacklog, ec);
   if (ec)
-    return Error{Errc::kIo, strf("cannot listen on {} port {}: {}", endpoint.address().to_string(),
-                                 endpoint.port(), ec.message())};
+    return Error{Errc::kIo,
+                 strf("cannot listen on {} port {}: {}{}", endpoint.address().to_string(), endpoint.port(),
+                      ec.message(), ec == net::error::address_in_use ? "; choose another port" : "")};
   port = acceptor.local_endpoint(ignored).port();
   listeners_.push_back(std::move(listener));
   return Ok{};
