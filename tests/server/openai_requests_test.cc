@@ -196,7 +196,7 @@ TEST_F(OpenAiRequests, AForcedCallMayBeThoughtAboutAsTheModeSays) {
     const auto constraint = prepared->request.constraint->copy();
     const NextIds next = constraint->next_ids();
     EXPECT_EQ(next.end, NextIds::End::kBanned);
-    std::vector<int32_t> ids;
+    std::vector<int32_t> ids(next.allowed.begin(), next.allowed.end());
     for (int32_t id = 0; id < 400 && !next.mask.empty(); ++id)
       if (next.mask[id / 32] >> (id % 32) & 1) ids.push_back(id);
     return ids;
