@@ -103,8 +103,8 @@ TEST(Workspace, MessagesOfNcclHaveRoomForTheLargestStep) {
             2 * (kTokens + 8) * kHidden * 2 + 2 * (2 * (kTokens / 8 + 1) * kHidden * 4));
   limits.batch_invariant = true;
   EXPECT_EQ(rows({.tp = 8}, "NCCL's messages"), (kTokens + 8) * kHidden * 4);
-  for (const LedgerRow& row : gpu_workspace(m3(), two, limits, kHopperSms)->rows)
-    EXPECT_NE(row.name, "shared with other ranks");
+  const auto of_two = gpu_workspace(m3(), two, limits, kHopperSms);
+  for (const LedgerRow& row : of_two->rows) EXPECT_NE(row.name, "shared with other ranks");
   // What is not exchanged takes as much either way.
   GpuStepLimits in_node = limits;
   in_node.nccl = false;
