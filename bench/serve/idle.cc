@@ -108,7 +108,8 @@ void beyond_the_limit(Report& report, const LoadOptions& options) {
       client.on_closed = [&] { ++answered; };
       client.send(post("/v1/chat/completions", chat_body("long", 4000, false)));
     }
-    // What is refused is a connection past the limit: this one, once all of those are in.
+    busy.turn_until([&] { return server.num_files() >= files_before + limit; }, kPatience);
+    // What is refused is a connection past the limit: this one, now that all of those are in.
     Answer refusal;
     for (int i = 0; i < 600 && refusal.status != 503; ++i) {
       busy.turn(std::chrono::milliseconds(50));

@@ -90,6 +90,11 @@ void Connection::evict() {
   abort();
 }
 
+bool Connection::has_input_waiting() {
+  char byte;
+  return ::recv(socket_.native_handle(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 void Connection::leave_idle() {
   if (idle_position_) worker_.leave_idle(*std::exchange(idle_position_, std::nullopt));
 }

@@ -47,6 +47,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   // Ends the connection at its next turn.
   void abort();
   void evict();  // an idle one makes room for another
+  bool has_input_waiting();
   void resume() { timer_.cancel(); }
 
   // The other side of Exchange.

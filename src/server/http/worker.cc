@@ -54,12 +54,13 @@ void Worker::adopt(net::ip::tcp::socket socket) {
   if (services_.stopping) return;
   const int limit = services_.options.limits.connections;
   if (++services_.num_connections > limit) {
-    if (idle_.empty()) {
+    Connection* idle = longest_idle();
+    if (!idle) {
       refuse(socket);
       services_.connection_ended();
       return;
     }
-    idle_.front()->evict();
+    idle->evict();
   }
   boost::system::error_code ignored;
   socket.native_non_blocking(true, ignored);
@@ -75,6 +76,16 @@ void Worker::adopt(net::ip::tcp::socket socket) {
   const auto connection =
       std::make_shared<Connection>(services_, *this, std::move(socket), std::move(transport));
   net::co_spawn(io_, connection->run(), net::detached);
+}
+
+// One whose request has come but is not read yet is not idle: to close it would lose that request. A few are
+// looked at: where requests come that fast, the next connection finds another.
+Connection* Worker::longest_idle() {
+  constexpr int kLooks = 16;
+  auto next = idle_.begin();
+  for (int i = 0; i < kLooks && next != idle_.end(); ++i, ++next)
+    if (!(*next)->has_input_waiting()) return *next;
+  return nullptr;
 }
 
 void Worker::refuse(net::ip::tcp::socket& socket) {

@@ -76,6 +76,7 @@ class Worker {
   std::string new_request_id();
 
  private:
+  Connection* longest_idle();  // null: there is none
   void refuse(net::ip::tcp::socket& socket);
 
   HttpServices& services_;

@@ -212,6 +212,23 @@ TEST(Flood, BusyConnectionsAreNotPushedOut) {
   for (RawClient& client : busy) EXPECT_EQ(client.read_response().body, "woken");
 }
 
+// Its request waits in the socket while the server is busy with something else.
+TEST(Flood, AConnectionWhoseRequestIsNotReadYetIsNotPushedOut) {
+  HttpServerOptions options = strict_options();
+  options.limits.connections = 2;
+  HttpTestServer server(options);
+  RawClient client = server.connect();
+  ASSERT_TRUE(client.send(get_request("/hello")));
+  ASSERT_EQ(client.read_response().status, 200);
+  RawClient sleeper = server.connect();
+  ASSERT_TRUE(sleeper.send(get_request("/sleep")));
+  ASSERT_TRUE(server.becomes(server.handlers_started, 2));
+  ASSERT_TRUE(client.send(get_request("/hello")));
+  EXPECT_EQ(server.connect().read_response().status, 503);
+  EXPECT_EQ(client.read_response().body, "hello");
+  EXPECT_EQ(sleeper.read_response().body, "hello");
+}
+
 // The client is another process: both ends of ten thousand connections are more descriptors than one may
 // have.
 TEST(Flood, TenThousandIdleConnections) {

@@ -119,6 +119,8 @@ net::awaitable<void> HttpTestServer::handle(Exchange& exchange) {
     co_return co_await stream(exchange, std::stoi(query_value(request.query, "n").value_or("3")));
   } else if (request.path == "/flood") {
     co_return co_await flood(exchange);
+  } else if (request.path == "/sleep") {
+    std::this_thread::sleep_for(milliseconds(300));
   } else if (request.path == "/throw") {
     throw std::runtime_error("secret: /etc/passwd");
   } else if (request.path == "/throw-late") {

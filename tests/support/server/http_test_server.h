@@ -6,6 +6,7 @@
 //   /flood        a stream of 64 KiB chunks until the peer stops it
 //   /big          8 MiB at once
 //   /wait         until the peer is gone or wake_all() is called: "woken", "timeout" (after 5 s)
+//   /sleep        holds its thread of the server for 300 ms
 //   /throw, /throw-late, /silent   handlers that fail: at once, in a stream, by answering nothing
 #pragma once
 
