@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "base/threads/thread_pool.h"
 #include "engine/model_runner.h"
 #include "engine/request.h"
 #include "engine/schedule/scheduler.h"
@@ -93,6 +94,13 @@ class EngineCore {
     int num_tokens = 0, num_sequences = 0, group_tokens = 0;  // 0: there is none; the last: most of a group
   };
 
+  // A draw whose output has a constraint to ask.
+  struct Masked {
+    size_t draw;  // of the flight's
+    Output* output;
+    bool may_end;
+  };
+
   struct Outgoing {
     RequestId request;
     std::shared_ptr<TokenChannel> channel;
@@ -113,6 +121,7 @@ class EngineCore {
   TokenEvent::Waited waited_until_now(const ActiveRequest& request, WaitReason reason) const;
   void score_prompts(const StepPlan& plan);
   void ask_for_draws(const StepPlan& plan, Flight& flight);
+  void set_masks(Flight& flight);
   void ask_for_draw(const StepSlice& slice, int choice, int64_t position, int64_t row, Flight& flight);
   // The event of a draw that needs no logits: one that failed before, or of which nothing is wanted.
   std::optional<TokenEvent> event_without_draw(const Output& output) const;
@@ -144,6 +153,8 @@ class EngineCore {
   Batch batch_;                                     // one step's lists, from here on kept for their memory
   std::vector<int32_t> sampled_;
   std::vector<PromptRow> prompt_rows_;
+  std::vector<Masked> masked_;
+  std::unique_ptr<ThreadPool> mask_threads_;  // once there are masks to make
   std::vector<Outgoing> outgoing_;
 };
 

@@ -15,10 +15,11 @@ bool contains(std::span<const int32_t> ids, int32_t id) {
   return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
+constexpr int kMaxMaskThreads = 8;
+
 // What a draw is held to beside its parameters. Ids that a constraint names stand whatever else holds:
 // without them nothing would be left to draw.
-void set_masks(SampleRow& row, TokenConstraint* constraint, std::span<const int32_t> end_ids, bool may_end) {
-  const NextIds next = constraint ? constraint->next_ids() : NextIds{};
+void set_mask(SampleRow& row, const NextIds& next, std::span<const int32_t> end_ids, bool may_end) {
   const bool banned = !may_end || next.end == NextIds::End::kBanned;
   row.only = next.end == NextIds::End::kOnly && may_end ? end_ids : next.allowed;
   if (!row.only.empty()) return;
@@ -193,6 +194,19 @@ void EngineCore::ask_for_draws(const StepPlan& plan, Flight& flight) {
       for (int choice = 0; choice < slice.draws_per_row; ++choice)
         ask_for_draw(slice, choice, position, row, flight);
   }
+  set_masks(flight);
+}
+
+// Each may take a while and is an output's own matter. The model runs meanwhile.
+void EngineCore::set_masks(Flight& flight) {
+  if (masked_.empty()) return;
+  if (!mask_threads_)
+    mask_threads_ = std::make_unique<ThreadPool>(std::min(ThreadPool::default_size(), kMaxMaskThreads));
+  mask_threads_->parallel_for(std::ssize(masked_), [&](int64_t i, int /*worker*/) {
+    const auto& [draw, output, may_end] = masked_[static_cast<size_t>(i)];
+    set_mask(flight.draws[draw].sample, output->constraint->next_ids(), output->request->end_ids, may_end);
+  });
+  masked_.clear();
 }
 
 void EngineCore::ask_for_draw(const StepSlice& slice, int choice, int64_t position, int64_t row,
@@ -217,8 +231,11 @@ void EngineCore::ask_for_draw(const StepSlice& slice, int choice, int64_t positi
                                        .choice = static_cast<uint64_t>(output.choice),
                                        .position = static_cast<uint64_t>(position)},
                             .num_top_logprobs = request.logprobs});
-    set_masks(flight.draws.back().sample, output.constraint.get(), output.request->end_ids,
-              position >= request.min_tokens);
+    const bool may_end = position >= request.min_tokens;
+    if (output.constraint)
+      masked_.push_back({flight.draws.size() - 1, &output, may_end});
+    else
+      set_mask(flight.draws.back().sample, {}, output.request->end_ids, may_end);
   }
   if (!output.bad_prompt_row) drawn.event.prompt_logprobs = std::exchange(output.prompt_logprobs, {});
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// TokenConstraint: what an output may go on with, asked before each draw. Engine thread only, between two
-// steps of the model: what is slow must have been done before the request was submitted.
+// TokenConstraint: what an output may go on with, asked before each draw: one thread at a time for an output,
+// several for the outputs of a step, also where these share something.
 #pragma once
 
 #include <cstdint>

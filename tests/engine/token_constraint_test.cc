@@ -5,7 +5,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <mutex>
+#include <set>
+#include <thread>
 
+#include "base/threads/thread_pool.h"
 #include "support/engine/engine_client.h"
 #include "support/engine/fake_runner.h"
 #include "support/engine/runs_constraint.h"
@@ -186,6 +191,42 @@ TEST(TokenConstraint, EveryChoiceHasAStateOfItsOwn) {
     EXPECT_EQ(output.ids[9], kEnd);
   }
   EXPECT_NE(outputs[0].ids, outputs[1].ids) << "what is free differs";
+}
+
+// Takes its time, and notes who asks.
+class SlowConstraint final : public TokenConstraint {
+ public:
+  struct Askers {
+    std::mutex mutex;
+    std::set<std::thread::id> threads;
+  };
+
+  explicit SlowConstraint(Askers* askers) : askers_(askers) {}
+  std::unique_ptr<TokenConstraint> copy() const override { return std::make_unique<SlowConstraint>(*this); }
+  NextIds next_ids() override {
+    {
+      const std::lock_guard lock(askers_->mutex);
+      askers_->threads.insert(std::this_thread::get_id());
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    return {.allowed = kIds};
+  }
+  void advance(int32_t id) override { EXPECT_EQ(id, kIds[0]); }
+
+ private:
+  static constexpr int32_t kIds[] = {7};
+  Askers* askers_;
+};
+
+TEST(TokenConstraint, MasksOfAStepAreMadeByAllThreads) {
+  SlowConstraint::Askers askers;
+  const auto engine = start_engine();
+  Request request = greedy(yarn_model().text(0, 50), 6);
+  request.n = 8;
+  request.constraint = std::make_shared<const SlowConstraint>(&askers);
+  const auto stream = engine->submit(std::move(request)).value();
+  for (const Output& output : read_all(*stream, 8)) EXPECT_EQ(output.ids, std::vector<int32_t>(6, 7));
+  EXPECT_EQ(askers.threads.size() > 1, ThreadPool::default_size() > 1);
 }
 
 TEST(TokenConstraint, SurvivesPreemption) {

@@ -79,7 +79,6 @@ class FormConstraint final : public TokenConstraint {
  private:
   enum class Phase { kThinking, kOpen, kForm, kDone };
 
-  // Made by the engine's thread, whose states are.
   Matcher& matcher() {
     if (!matcher_) matcher_.emplace(constraint_);
     return *matcher_;

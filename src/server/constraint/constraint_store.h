@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // ConstraintStore: what answers are held to, made once for requests of one key that ask for the same. Any
-// thread; what it gives out is the engine's.
+// thread.
 #pragma once
 
 #include <list>

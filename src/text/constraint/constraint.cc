@@ -109,10 +109,21 @@ Result<std::shared_ptr<Constraint>> Constraint::create(const std::shared_ptr<con
   return made;
 }
 
-Matcher::Matcher(std::shared_ptr<Constraint> constraint)
-    : constraint_(std::move(constraint)),
-      states_(constraint_->states_),
-      state_(states_->automaton().start()) {}
+size_t Constraint::bytes() const {
+  const std::lock_guard lock(mutex_);
+  return states_->bytes();
+}
+
+uint64_t Constraint::work() const {
+  const std::lock_guard lock(mutex_);
+  return states_->automaton().work();
+}
+
+Matcher::Matcher(std::shared_ptr<Constraint> constraint) : constraint_(std::move(constraint)) {
+  const auto lock = hold();
+  states_ = constraint_->states_;
+  state_ = states_->automaton().start();
+}
 
 // From an automaton that has grown too large to the one in its place.
 void Matcher::move_on() {
@@ -125,6 +136,7 @@ void Matcher::move_on() {
 }
 
 void Matcher::write_mask(std::span<uint32_t> bits) {
+  const auto lock = hold();
   move_on();
   int64_t& credit = constraint_->credit_;
   const uint64_t before = states_->automaton().work();
@@ -134,6 +146,7 @@ void Matcher::write_mask(std::span<uint32_t> bits) {
 }
 
 std::string Matcher::forced(size_t max_bytes) {
+  const auto lock = hold();
   int64_t& credit = constraint_->credit_;
   if (credit < kLeastForForced) return "";
   const uint64_t before = states_->automaton().work();
@@ -143,6 +156,7 @@ std::string Matcher::forced(size_t max_bytes) {
 }
 
 bool Matcher::advance(std::string_view bytes) {
+  const auto lock = hold();
   move_on();
   StateId state = state_;
   for (const char byte : bytes) state = states_->automaton().next(state, static_cast<uint8_t>(byte));
@@ -151,7 +165,13 @@ bool Matcher::advance(std::string_view bytes) {
   return true;
 }
 
+bool Matcher::may_end() const {
+  const auto lock = hold();
+  return states_->automaton().accepts(state_);
+}
+
 bool Matcher::must_end() const {
+  const auto lock = hold();
   Automaton& automaton = states_->automaton();
   if (!automaton.accepts(state_)) return false;
   const StateId* row = automaton.row(state_);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <string>
 #include <string_view>
@@ -50,7 +51,7 @@ class MaskedAutomaton {
   std::unordered_map<StateId, Automaton::Run> runs_;
 };
 
-// Made by any thread; after that, its matchers are for one thread at a time, all of them.
+// Any thread.
 class Constraint {
  public:
   // Error: no text fits.
@@ -58,20 +59,21 @@ class Constraint {
                                                     std::shared_ptr<const Vocabulary> vocabulary);
 
   const Vocabulary& vocabulary() const { return *vocabulary_; }
-  size_t bytes() const { return states_->bytes(); }
-  uint64_t work() const { return states_->automaton().work(); }  // see Automaton::work()
+  size_t bytes() const;
+  uint64_t work() const;  // see Automaton::work()
 
  private:
   friend class Matcher;
   Constraint(std::shared_ptr<MaskedAutomaton> states, std::shared_ptr<const Vocabulary> vocabulary)
       : states_(std::move(states)), vocabulary_(std::move(vocabulary)) {}
 
+  mutable std::mutex mutex_;  // of the states, which matchers make when they need them
   std::shared_ptr<MaskedAutomaton> states_;
   std::shared_ptr<const Vocabulary> vocabulary_;
   int64_t credit_ = 0;  // work that masks may take
 };
 
-// Copies go their own ways.
+// Copies go their own ways. One thread at a time for each.
 class Matcher {
  public:
   explicit Matcher(std::shared_ptr<Constraint> constraint);
@@ -82,13 +84,14 @@ class Matcher {
   bool advance(int32_t id) { return advance(constraint_->vocabulary().bytes_of(id)); }
   bool advance(std::string_view bytes);
   // The output may end here; and nothing but its end may come.
-  bool may_end() const { return states_->automaton().accepts(state_); }
+  bool may_end() const;
   bool must_end() const;
   // Bytes that have to come next whatever the model says.
   std::string forced(size_t max_bytes = 4096);
   const Constraint& constraint() const { return *constraint_; }
 
  private:
+  std::lock_guard<std::mutex> hold() const { return std::lock_guard(constraint_->mutex_); }
   void move_on();
 
   std::shared_ptr<Constraint> constraint_;

@@ -78,6 +78,21 @@ TEST_F(StructuredOutput, SchemasInEveryField) {
   }
 }
 
+// They share a constraint, and their masks are made at the same time.
+TEST_F(StructuredOutput, ChoicesOfOneRequestEachKeepToIt) {
+  start();
+  const RawResponse response = ask(json_post(
+      "/v1/completions",
+      strf(R"({{"prompt":"the fox","max_tokens":900,"n":8,"temperature":1,"seed":4,"guided_json":{}}})",
+           kSchema)));
+  ASSERT_EQ(response.status, 200) << response.body;
+  const JsonDocument document = JsonDocument::parse(response.body, "answer").value();
+  const Json choices = document.root().at("choices").value();
+  ASSERT_EQ(choices.size(), 8u);
+  for (size_t i = 0; i < choices.size(); ++i)
+    expect_person(without_end(text(choices.element(i).at("text").value())));
+}
+
 TEST_F(StructuredOutput, RegexChoiceAndGrammar) {
   start();
   for (int seed = 0; seed < 3; ++seed) {

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <regex>
+#include <thread>
 
 #include "support/constraint_walks.h"
 #include "text/constraint/gbnf.h"
@@ -279,6 +281,24 @@ TEST(Constraint, RefusedTokensChangeNothing) {
   EXPECT_FALSE(matcher.advance("ax"));
   EXPECT_TRUE(matcher.advance("ab"));
   EXPECT_FALSE(matcher.may_end());
+}
+
+TEST(Constraint, SeveralThreadsWalkAsOneDoes) {
+  const char* const pattern = "(\"[a-z ]{0,20}\": [0-9]{1,4}, ){1,5}(.*a.{4}b)?end";
+  constexpr size_t kWalks = 64, kThreads = 8;
+  std::vector<std::optional<std::string>> texts(kWalks);
+  {
+    const auto shared = regex(pattern).value();
+    std::vector<std::jthread> threads;
+    for (size_t thread = 0; thread < kThreads; ++thread)
+      threads.emplace_back([&texts, &shared, thread] {
+        for (size_t i = thread; i < kWalks; i += kThreads)
+          texts[i] = random_text(shared, static_cast<unsigned>(i));
+      });
+  }
+  const auto alone = regex(pattern).value();
+  for (size_t i = 0; i < kWalks; ++i)
+    EXPECT_EQ(texts[i], random_text(alone, static_cast<unsigned>(i))) << "walk " << i;
 }
 
 // An automaton of many states is given up for a fresh one, and outputs go on where they were.
