@@ -36,7 +36,7 @@ class MediaFetcher {
   using Done = std::function<void(Result<MediaBytes>)>;
 
   static Result<std::unique_ptr<MediaFetcher>> start(MediaFetcherOptions options);
-  // Fetches that are not done end with an error of kind kStopped. Waits for names that are being resolved.
+  // Fetches that are not done end with an error of kind kStopped.
   ~MediaFetcher();
   MediaFetcher(const MediaFetcher&) = delete;
   MediaFetcher& operator=(const MediaFetcher&) = delete;

@@ -3,6 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <future>
+#include <memory>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "base/strf.h"
@@ -23,6 +28,26 @@ std::string request_for(const WebUrl& url) {
       url.target, url.authority());
 }
 
+// Who resolves a name cannot be told to stop. So that is done by a thread for which nobody waits past the
+// end.
+Result<std::vector<IpAddress>> resolve_in_time(const Resolver& resolve, const std::string& host,
+                                               const FetchEnd& end) {
+  constexpr std::chrono::milliseconds kSlice{50};  // how long a cancelled one goes on at most
+  std::promise<Result<std::vector<IpAddress>>> promise;
+  auto answer = promise.get_future();
+  try {
+    std::thread([resolve, host, promise = std::move(promise)]() mutable {
+      promise.set_value(resolve(host));
+    }).detach();
+  } catch (const std::system_error& error) {
+    return Error{Errc::kIo, strf("fetching media, thread: {}", error.what())};
+  }
+  while (answer.wait_until(std::min(end.deadline, std::chrono::steady_clock::now() + kSlice)) !=
+         std::future_status::ready)
+    SPARROW_TRY(end.check());
+  return answer.get();
+}
+
 }  // namespace
 
 Result<std::unique_ptr<WebFetch>> WebFetch::create(WebFetchOptions options) {
@@ -33,12 +58,12 @@ Result<std::unique_ptr<WebFetch>> WebFetch::create(WebFetchOptions options) {
 WebFetch::WebFetch(WebFetchOptions options, std::unique_ptr<TlsTrust> trust)
     : options_(std::move(options)), trust_(std::move(trust)) {}
 
-Result<std::vector<IpAddress>> WebFetch::checked_addresses(const WebUrl& url) const {
+Result<std::vector<IpAddress>> WebFetch::checked_addresses(const WebUrl& url, const FetchEnd& end) const {
   std::vector<IpAddress> addresses;
   if (url.is_address)
     addresses.push_back(*IpAddress::parse(url.host));
   else
-    addresses = SPARROW_TRY(options_.resolve(url.host));
+    addresses = SPARROW_TRY(resolve_in_time(options_.resolve, url.host, end));
   if (addresses.empty()) return refused("its host has no address");
   // Which address it is stays here: a stranger could map the network by asking.
   if (!std::ranges::all_of(addresses, options_.is_allowed_address))
@@ -50,7 +75,7 @@ Result<FetchResponse> WebFetch::ask(const WebUrl& url, const FetchEnd& end) cons
   if (!options_.domains.allows(url.host)) return refused("its host is not in allowed-media-domains");
   if (std::ranges::find(options_.ports, url.port) == options_.ports.end())
     return refused(strf("port {} is not allowed", url.port));
-  const std::vector<IpAddress> addresses = SPARROW_TRY(checked_addresses(url));
+  const std::vector<IpAddress> addresses = SPARROW_TRY(checked_addresses(url, end));
   FetchPeer peer = SPARROW_TRY(FetchPeer::connect(addresses, url.port, end));
   if (url.tls) SPARROW_TRY(peer.secure(*trust_, url.host, url.is_address));
   SPARROW_TRY(peer.send(request_for(url)));

@@ -29,7 +29,7 @@ struct WebFetchOptions {
   std::string ca_file;  // empty: the system's
   // A host with one address that is not allowed is not asked at all.
   std::function<bool(const IpAddress&)> is_allowed_address = is_public;
-  Resolver resolve = resolve_with_system;
+  Resolver resolve = resolve_with_system;  // may be at work when the fetch has ended
 };
 
 class WebFetch {
@@ -41,7 +41,7 @@ class WebFetch {
 
  private:
   WebFetch(WebFetchOptions options, std::unique_ptr<TlsTrust> trust);
-  Result<std::vector<IpAddress>> checked_addresses(const WebUrl& url) const;
+  Result<std::vector<IpAddress>> checked_addresses(const WebUrl& url, const FetchEnd& end) const;
   Result<FetchResponse> ask(const WebUrl& url, const FetchEnd& end) const;
 
   WebFetchOptions options_;

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <future>
 #include <thread>
 
 #include "base/strf.h"
@@ -251,6 +253,23 @@ TEST_F(WebFetchTest, EndsAtItsDeadline) {
   const FakeServer circle(says(redirect_to("/")));
   options_.max_redirects = 1'000'000'000;
   EXPECT_THAT(fetch_from(circle), HasSubstr("it took too long"));
+}
+
+// The system's resolver may take half a minute.
+TEST_F(WebFetchTest, DoesNotWaitForANameServerPastItsEnd) {
+  std::promise<void> ends;
+  options_.resolve = [ended = ends.get_future().share()](const std::string&) {
+    ended.wait();
+    return Result<std::vector<IpAddress>>(Error{Errc::kInvalidArgument, "the name server ended"});
+  };
+  options_.time_limit = 100ms;
+  EXPECT_THAT(fetch("http://a.test/"), HasSubstr("it took too long"));
+  options_.time_limit = 600s;
+  const auto web = WebFetch::create(options_).value();
+  std::atomic<bool> cancelled = true;
+  EXPECT_THAT(text_of(web->fetch("http://a.test/", &cancelled)), HasSubstr("cancelled"));
+  ends.set_value();
+  EXPECT_THAT(fetch("http://a.test/"), HasSubstr("the name server ended"));
 }
 
 TEST_F(WebFetchTest, SaysWhenNobodyAnswers) {
