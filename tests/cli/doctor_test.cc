@@ -168,6 +168,18 @@ TEST(Doctor, FailsAModelThatCannotBeServed) {
   EXPECT_EQ(model.about("model").level, Level::kFail);
 }
 
+TEST(Doctor, SaysWhatNcclIsGoodFor) {
+  const auto with = [](const std::string& name) {
+    return examine_nccl(strf("{}/lib{}.so", SPARROW_FAKE_NCCL_DIR, name).c_str());
+  };
+  EXPECT_EQ(with("fake_nccl_new").text, "2.30.4: GPUs of several nodes can share a model");
+  EXPECT_EQ(with("fake_nccl").text, "for GPUs of one node only");
+  EXPECT_THAT(with("fake_nccl").next, HasSubstr("is NCCL 2.28.9: ranks on several nodes need 2.30.4"));
+  EXPECT_EQ(with("fake_nccl_missing").text, "none: GPUs of several nodes would need it");
+  for (const char* name : {"fake_nccl_new", "fake_nccl", "fake_nccl_missing"})
+    EXPECT_EQ(with(name).level, Level::kOk) << name;
+}
+
 TEST(Doctor, SaysHowTheGpusCouldShareTheModel) {
   const SyntheticConfig texts = synthetic_config("m3-mxfp8").value();
   const ModelConfig m3 = parse_config(texts.config_json, texts.generation_config_json).value();

@@ -37,6 +37,7 @@ Result<int> run_doctor(const DoctorOptions& options);
 // The parts of it.
 std::vector<Finding> examine_machine(const std::filesystem::path& root);
 std::vector<Finding> examine_gpus(const std::filesystem::path& root);
+Finding examine_nccl(const char* library = "libnccl.so.2");
 Finding examine_port(const std::string& host, int port);
 std::vector<Finding> examine_model(const DoctorOptions& options);
 // How so many GPUs, each of that size, could share the model.

@@ -9,6 +9,7 @@
 #include "cli/args/byte_size.h"
 #include "cli/load_model.h"
 #include "cli/plan/doctor.h"
+#include "comm/nccl/nccl_library.h"
 
 namespace sparrow::cli {
 namespace {
@@ -97,6 +98,20 @@ GpuCount count_gpus() {
   return count;
 }
 
+// Never a problem by itself: one node does without it.
+Finding examine_nccl(const char* library) {
+  Finding finding{Level::kOk, "nccl", ""};
+  if (const auto of_nodes = NcclLibrary::open({.several_nodes = true}, library); of_nodes.ok()) {
+    finding.text = strf("{}: GPUs of several nodes can share a model", of_nodes->version());
+  } else if (of_nodes.error().code == Errc::kNotFound) {
+    finding.text = "none: GPUs of several nodes would need it";
+  } else {
+    finding.text = "for GPUs of one node only";
+    finding.next = of_nodes.error().message;
+  }
+  return finding;
+}
+
 std::vector<Finding> examine_gpus(const std::filesystem::path& root) {
   std::vector<Finding> findings;
   findings.push_back(
@@ -115,6 +130,7 @@ std::vector<Finding> examine_gpus(const std::filesystem::path& root) {
   findings.push_back(
       {Level::kOk, "driver", strf("for CUDA {}.{}", driver->version / 1000, driver->version % 1000 / 10)});
   for (size_t i = 0; i < driver->gpus.size(); ++i) findings.push_back(examine_gpu(i, driver->gpus[i]));
+  findings.push_back(examine_nccl());
   if (!built_with_cuda()) {
     findings.front().level = Level::kWarn;
     findings.front().next = "build on a machine with nvcc to use the GPU";
