@@ -139,12 +139,12 @@ std::string failure_after(const Bytes& bytes, bool then_closes) {
 
 TEST(Peers, WhoSendsNonsenseOrNothingHasFailed) {
   EXPECT_EQ(failure_after(bytes_of({1, 2, 3, 4, 5, 6, 7, 8, 9}), false),
-            "sent a frame of protocol 5, and not 1");
+            "it sent a frame of protocol 5, and not 1");
   EXPECT_EQ(failure_after(make_frame(FrameType::kFail, pack_news(7, "not of this world")), false),
-            "sent news that are none");
-  EXPECT_EQ(failure_after(bytes_of({200, 0, 0, 0, 1, 5, 0, 0, 1}), true), "is gone");
-  EXPECT_EQ(failure_after({}, true), "is gone");
-  EXPECT_EQ(failure_after({}, false).find("gave no sign of life for 2."), 0u);
+            "it sent news that are none");
+  EXPECT_EQ(failure_after(bytes_of({200, 0, 0, 0, 1, 5, 0, 0, 1}), true), "its connection was closed");
+  EXPECT_EQ(failure_after({}, true), "its connection was closed");
+  EXPECT_EQ(failure_after({}, false).find("it gave no sign of life for 2."), 0u);
 }
 
 }  // namespace

@@ -222,6 +222,8 @@ const BadField kBadMessages[] = {
     {"CallsObject", R"({"role":"assistant","tool_calls":{"a":1}})", "messages[1].tool_calls", "list"},
     {"CallWithMore", R"({"role":"assistant","tool_calls":[{"foo":1,"function":{"name":"f"}}]})",
      "messages[1].tool_calls[0].foo", "is not a field of a tool call"},
+    {"CallWhoseIdIsANumber", R"({"role":"assistant","tool_calls":[{"id":7,"function":{"name":"f"}}]})",
+     "messages[1].tool_calls[0].id", "string"},
     {"CallOfAnotherType", R"({"role":"assistant","tool_calls":[{"type":"custom"}]})",
      "messages[1].tool_calls[0].type", "must be function"},
     {"CalledWithMore", R"({"role":"assistant","tool_calls":[{"function":{"name":"f","foo":1}}]})",

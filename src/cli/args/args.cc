@@ -52,7 +52,7 @@ void add_prompt(CLI::App* command, GenerateOptions& o) {
   command
       ->add_option("--image", o.images,
                    "With --prompt: images that the text is about, as a user's message; may be repeated")
-      ->type_name("FILE...")
+      ->type_name("FILE")
       ->needs(text);
   CLI::Option* out =
       command->add_option("--out", o.out, "With --prompts: file for the answers, one per line");

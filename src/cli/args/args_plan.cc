@@ -91,7 +91,7 @@ void add_goal(CLI::App* command, PlanCommandOptions& o) {
           ->type_name("GOAL")
           ->group(group);
   command->add_option("--cost-model", o.cost_models, "Layouts to try, see sparrow simulate")
-      ->type_name("FILE...")
+      ->type_name("FILE")
       ->group(group);
   add_workload(command, o.workload, group);
   command->add_option("--router", o.router, "As sparrow simulate has them (default prefix)")

@@ -42,12 +42,12 @@ void add_network(CLI::App* command, ServeOptions& o) {
       ->add_option("--allowed-origins", o.allowed_origins,
                    "Origins of web pages that may call this server (CORS; default: none), also as a\n"
                    "JSON list; *: all")
-      ->type_name("ORIGIN...")
+      ->type_name("ORIGIN")
       ->group(group);
   command
       ->add_option("--allowed-hosts", o.allowed_hosts,
                    "Names, beside localhost, that a Host field may have (*: any)")
-      ->type_name("NAME...")
+      ->type_name("NAME")
       ->group(group);
   command
       ->add_option("--drain-delay", o.drain_delay_seconds,
@@ -65,7 +65,7 @@ void add_network(CLI::App* command, ServeOptions& o) {
 void add_keys(CLI::App* command, ServeOptions& o) {
   const char* group = "Keys";
   command->add_option("--api-key", o.api_keys, "Keys that clients may use; also from SPARROW_API_KEY")
-      ->type_name("KEY...")
+      ->type_name("KEY")
       ->group(group);
   command
       ->add_option("--api-key-file", o.api_key_file,
@@ -169,7 +169,7 @@ void add_text(CLI::App* command, ServeOptions& o) {
   command
       ->add_option("--served-model-name", o.served_model_names,
                    "Names that requests may use for the model (default: MODEL)")
-      ->type_name("NAME...")
+      ->type_name("NAME")
       ->group(group);
   command->add_option("--chat-template", o.chat_template, "Template to use instead of the model's")
       ->type_name("FILE")
@@ -210,7 +210,7 @@ void add_media(CLI::App* command, MediaFlags& o) {
       ->group(group);
   text("--limit-mm-per-prompt", o.limit_per_prompt, "JSON",
        "Most images and videos of a request (default '{\"image\": 8, \"video\": 1}')");
-  text("--allowed-media-domains", o.allowed_domains, "NAME...",
+  text("--allowed-media-domains", o.allowed_domains, "NAME",
        "Hosts that images may be fetched from, such as example.com or *.example.com\n"
        "(default: none; images come with the request)");
   text("--allowed-local-media-path", o.allowed_local_path, "DIR",

@@ -15,10 +15,10 @@ void add_cost_model(CLI::App* command, SimulateOptions& o) {
       ->type_name("FILE")
       ->group(group);
   command->add_option("--fit", o.fit, "Make a cost model from what `bench step --json` printed")
-      ->type_name("FILE...")
+      ->type_name("FILE")
       ->group(group);
   command->add_option("--validate", o.validate, "Compare the cost model with such records, step by step")
-      ->type_name("FILE...")
+      ->type_name("FILE")
       ->group(group);
   command
       ->add_option("--exchange", o.exchange, "Fit: times of sums over ranks, as exchange_bench records them")

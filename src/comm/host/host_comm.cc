@@ -78,8 +78,8 @@ bool HostComm::work(uint64_t tag) {
   for (const Slot& slot : slots()) {
     if (slot.tag != tag) {
       const auto other = static_cast<size_t>(&slot - slots().data());
-      peers_.fail(members_[other],
-                  strf("makes another collective call than rank {}", members_[static_cast<size_t>(rank_)]));
+      peers_.fail(members_[other], strf("it makes another collective call than rank {}",
+                                        members_[static_cast<size_t>(rank_)]));
       return false;
     }
     parts.push_back(reinterpret_cast<const float*>(slot.data));
@@ -190,7 +190,7 @@ void HostComm::broadcast(const Tensor& x, int root) {
 }
 
 void HostComm::abort() {
-  peers_.fail(members_[static_cast<size_t>(rank_)], "gave up");
+  peers_.fail(members_[static_cast<size_t>(rank_)], "it gave up");
 }
 
 bool HostComm::failed() const {

@@ -138,12 +138,14 @@ void Peers::read(Connection& peer) {
   for (;;) {
     const ssize_t n = recv(peer.socket.get(), buffer.data(), buffer.size(), MSG_DONTWAIT);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
-    if (n <= 0) return close(peer, n == 0 ? "is gone" : strf("is gone: {}", std::strerror(errno)));
+    if (n <= 0)
+      return close(peer, n == 0 ? "its connection was closed"
+                                : strf("its connection failed: {}", std::strerror(errno)));
     peer.heard = Clock::now();
     peer.parser.add(std::span(buffer).first(static_cast<size_t>(n)));
     for (;;) {
       Result<std::optional<Frame>> frame = peer.parser.next();
-      if (!frame.ok()) return close(peer, "sent " + frame.error().message);
+      if (!frame.ok()) return close(peer, "it sent " + frame.error().message);
       if (!frame->has_value()) break;
       handle(peer, std::move(**frame));
     }
@@ -155,7 +157,7 @@ void Peers::handle(const Connection& peer, Frame frame) {
   if (frame.type == FrameType::kPing) return;
   if (frame.type == FrameType::kFail || frame.type == FrameType::kLeft) {
     const auto news = unpack_news(frame.payload, life_.world());
-    if (!news.ok()) return fail(peer.rank, "sent " + news.error().message);
+    if (!news.ok()) return fail(peer.rank, "it sent " + news.error().message);
     if (frame.type == FrameType::kFail) {
       if (life_.fail(news->rank, news->reason)) tell(peer.rank, FrameType::kFail, frame.payload);
     } else {
@@ -174,7 +176,7 @@ void Peers::ping_and_judge() {
   for (const auto& peer : peers_) {
     const auto silent = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - peer->heard);
     if (silent > ping_timeout_)
-      close(*peer, strf("gave no sign of life for {:.1f} s", static_cast<double>(silent.count()) / 1000));
+      close(*peer, strf("it gave no sign of life for {:.1f} s", static_cast<double>(silent.count()) / 1000));
     const std::lock_guard lock(mutex_);
     if (!peer->open || !peer->out.empty()) continue;
     const Bytes ping = make_frame(FrameType::kPing, {});

@@ -83,6 +83,7 @@ Status check_calls(const Json& calls) {
     SPARROW_TRY(check_members(call, kCallFields, "a tool call"));
     if (const auto type = call.find("type"); type && type->string_view() != "function")
       return type->error("must be function");
+    if (const auto id = call.find("id"); id && !id->is_null()) SPARROW_TRY(id->as_string());
     SPARROW_TRY(check_members(SPARROW_TRY(call.at("function")), kCalledFields, "a called function"));
   }
   return Ok{};
