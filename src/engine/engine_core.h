@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// EngineCore: requests -> steps -> events, without a thread of its own: what the engine's thread does, and
-// what tests drive step by step. Engine thread only.
+// EngineCore: requests -> steps -> events: what the engine's thread does, and tests drive step by step.
 #pragma once
 
 #include <chrono>
@@ -94,13 +93,6 @@ class EngineCore {
     int num_tokens = 0, num_sequences = 0, group_tokens = 0;  // 0: there is none; the last: most of a group
   };
 
-  // A draw whose output has a constraint to ask.
-  struct Masked {
-    size_t draw;  // of the flight's
-    Output* output;
-    bool may_end;
-  };
-
   struct Outgoing {
     RequestId request;
     std::shared_ptr<TokenChannel> channel;
@@ -121,7 +113,6 @@ class EngineCore {
   TokenEvent::Waited waited_until_now(const ActiveRequest& request, WaitReason reason) const;
   void score_prompts(const StepPlan& plan);
   void ask_for_draws(const StepPlan& plan, Flight& flight);
-  void set_masks(Flight& flight);
   void ask_for_draw(const StepSlice& slice, int choice, int64_t position, int64_t row, Flight& flight);
   // The event of a draw that needs no logits: one that failed before, or of which nothing is wanted.
   std::optional<TokenEvent> event_without_draw(const Output& output) const;
@@ -140,10 +131,9 @@ class EngineCore {
   Scheduler scheduler_;
   FeatureStore features_;
   StepBudget budget_;
-  int step_tokens_ = 0;  // what each group was given in the running step
+  int step_tokens_ = 0, num_queued_ = 0;  // the first: what each group was given in the running step
   EngineStats stats_;
   std::optional<Error> failure_;
-  int num_queued_ = 0;
   std::vector<RequestId> left_queue_;
   std::unordered_map<RequestId, std::unique_ptr<ActiveRequest>> requests_;
   std::unordered_map<SequenceId, Output> outputs_;
@@ -153,7 +143,6 @@ class EngineCore {
   Batch batch_;                                     // one step's lists, from here on kept for their memory
   std::vector<int32_t> sampled_;
   std::vector<PromptRow> prompt_rows_;
-  std::vector<Masked> masked_;
   std::unique_ptr<ThreadPool> mask_threads_;  // once there are masks to make
   std::vector<Outgoing> outgoing_;
 };

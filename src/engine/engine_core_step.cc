@@ -194,19 +194,23 @@ void EngineCore::ask_for_draws(const StepPlan& plan, Flight& flight) {
       for (int choice = 0; choice < slice.draws_per_row; ++choice)
         ask_for_draw(slice, choice, position, row, flight);
   }
-  set_masks(flight);
-}
-
-// Each may take a while and is an output's own matter. The model runs meanwhile.
-void EngineCore::set_masks(Flight& flight) {
-  if (masked_.empty()) return;
+  // A mask may take a while, and is an output's own matter. The model runs meanwhile.
+  std::vector<std::pair<SampleRow*, const Drawn*>> masked;
+  size_t next = 0;
+  for (const Drawn& drawn : flight.drawn) {
+    if (!drawn.waits) continue;
+    SampleRow* const row_of = &flight.draws[next++].sample;
+    if (outputs_.at(drawn.sequence).constraint) masked.emplace_back(row_of, &drawn);
+  }
+  if (masked.empty()) return;
   if (!mask_threads_)
     mask_threads_ = std::make_unique<ThreadPool>(std::min(ThreadPool::default_size(), kMaxMaskThreads));
-  mask_threads_->parallel_for(std::ssize(masked_), [&](int64_t i, int /*worker*/) {
-    const auto& [draw, output, may_end] = masked_[static_cast<size_t>(i)];
-    set_mask(flight.draws[draw].sample, output->constraint->next_ids(), output->request->end_ids, may_end);
+  mask_threads_->parallel_for(std::ssize(masked), [&](int64_t i, int /*worker*/) {
+    const auto& [row_of, drawn] = masked[static_cast<size_t>(i)];
+    const Output& output = outputs_.at(drawn->sequence);
+    set_mask(*row_of, output.constraint->next_ids(), output.request->end_ids,
+             drawn->position >= output.request->request.min_tokens);
   });
-  masked_.clear();
 }
 
 void EngineCore::ask_for_draw(const StepSlice& slice, int choice, int64_t position, int64_t row,
@@ -231,11 +235,8 @@ void EngineCore::ask_for_draw(const StepSlice& slice, int choice, int64_t positi
                                        .choice = static_cast<uint64_t>(output.choice),
                                        .position = static_cast<uint64_t>(position)},
                             .num_top_logprobs = request.logprobs});
-    const bool may_end = position >= request.min_tokens;
-    if (output.constraint)
-      masked_.push_back({flight.draws.size() - 1, &output, may_end});
-    else
-      set_mask(flight.draws.back().sample, {}, output.request->end_ids, may_end);
+    if (!output.constraint)
+      set_mask(flight.draws.back().sample, {}, output.request->end_ids, position >= request.min_tokens);
   }
   if (!output.bad_prompt_row) drawn.event.prompt_logprobs = std::exchange(output.prompt_logprobs, {});
 }

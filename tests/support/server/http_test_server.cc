@@ -92,6 +92,11 @@ void HttpTestServer::wake_all() {
   for (const Waker& waker : wakers_) waker.wake();
 }
 
+void HttpTestServer::let_go() {
+  holds_ = false;
+  holds_.notify_all();
+}
+
 bool HttpTestServer::becomes(const std::atomic<int>& counter, int value) const {
   return eventually([&] { return counter == value; });
 }
@@ -119,8 +124,8 @@ net::awaitable<void> HttpTestServer::handle(Exchange& exchange) {
     co_return co_await stream(exchange, std::stoi(query_value(request.query, "n").value_or("3")));
   } else if (request.path == "/flood") {
     co_return co_await flood(exchange);
-  } else if (request.path == "/sleep") {
-    std::this_thread::sleep_for(milliseconds(300));
+  } else if (request.path == "/hold") {
+    holds_.wait(true);
   } else if (request.path == "/throw") {
     throw std::runtime_error("secret: /etc/passwd");
   } else if (request.path == "/throw-late") {

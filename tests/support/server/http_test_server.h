@@ -6,7 +6,7 @@
 //   /flood        a stream of 64 KiB chunks until the peer stops it
 //   /big          8 MiB at once
 //   /wait         until the peer is gone or wake_all() is called: "woken", "timeout" (after 5 s)
-//   /sleep        holds its thread of the server for 300 ms
+//   /hold         holds its thread of the server until let_go() is called
 //   /throw, /throw-late, /silent   handlers that fail: at once, in a stream, by answering nothing
 #pragma once
 
@@ -25,7 +25,10 @@ namespace sparrow::test {
 class HttpTestServer {
  public:
   explicit HttpTestServer(HttpServerOptions options = {});
-  ~HttpTestServer() { server_.reset(); }
+  ~HttpTestServer() {
+    let_go();
+    server_.reset();
+  }
 
   HttpServer& server() { return *server_; }
   int port() const { return server_->port(); }
@@ -35,6 +38,7 @@ class HttpTestServer {
   // The server still answers, and without delay.
   bool is_healthy() const;
   void wake_all();
+  void let_go();
 
   // Waits up to ten seconds.
   bool becomes(const std::atomic<int>& counter, int value) const;
@@ -57,6 +61,7 @@ class HttpTestServer {
   net::awaitable<void> stream(Exchange& exchange, int chunks);
   net::awaitable<void> flood(Exchange& exchange);
 
+  std::atomic<bool> holds_{true};
   mutable std::mutex mutex_;
   std::vector<Waker> wakers_;
   std::vector<Done> done_;
