@@ -6,6 +6,7 @@ Usage: ranks.py PATH_OF_SPARROW [unittest arguments]
 
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -18,6 +19,17 @@ import unittest
 from rank_server import LOST_RANK, START_SECONDS, Client, Server, is_alive, make_model, ranks_of, wait_until
 
 SPARROW = sys.argv[1]
+
+
+def server_with_a_free_neighbour():
+    """At a port whose next one is free, too, and stays so: both lie below those that connections are given."""
+    for port in random.sample(range(10_000, 32_000, 2), 100):
+        try:
+            socket.create_server(("127.0.0.1", port + 1)).close()
+            return socket.create_server(("127.0.0.1", port))
+        except OSError:
+            continue
+    raise AssertionError("no free ports")
 
 
 class Ranks(unittest.TestCase):
@@ -81,7 +93,7 @@ class Ranks(unittest.TestCase):
 
     def test_torchrun(self):
         """Two nodes of two ranks in its environment; its agent listens at the port that it names."""
-        with socket.create_server(("127.0.0.1", 0)) as agent:
+        with server_with_a_free_neighbour() as agent:
             port = agent.getsockname()[1]
             ranks = [subprocess.Popen(
                 self.generate("--tensor-parallel-size", "4"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
