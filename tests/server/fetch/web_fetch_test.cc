@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <future>
+#include <memory>
 #include <thread>
 
 #include "base/strf.h"
@@ -49,10 +50,10 @@ class WebFetchTest : public testing::Test {
   WebFetchTest() {
     test::write_certificate(cert_file_, key_file_);
     options_.ca_file = cert_file_;  // quicker to read than all of the system's
-    for (const char* host : {"a.test", "b.test", "localhost"}) names_.answer(host, {{address("127.0.0.1")}});
+    for (const char* host : {"a.test", "b.test", "localhost"}) names_->answer(host, {{address("127.0.0.1")}});
     options_.domains = domains({"a.test", "b.test", "localhost", "127.0.0.1", "169.254.169.254"});
     options_.is_allowed_address = [](const IpAddress& a) { return a == address("127.0.0.1"); };
-    options_.resolve = [this](const std::string& host) { return names_.resolve(host); };
+    options_.resolve = [names = names_](const std::string& host) { return names->resolve(host); };
     options_.time_limit = 600s;
     options_.limits = {.header_bytes = 4096, .body_bytes = 100'000};
   }
@@ -78,7 +79,8 @@ class WebFetchTest : public testing::Test {
   const test::TempDir dir_;
   const std::string cert_file_ = (dir_.path() / "cert.pem").string();
   const std::string key_file_ = (dir_.path() / "key.pem").string();
-  test::NameServer names_;
+  // A resolver that was left behind may still ask it.
+  const std::shared_ptr<test::NameServer> names_ = std::make_shared<test::NameServer>();
   WebFetchOptions options_;
 };
 
@@ -89,7 +91,7 @@ TEST_F(WebFetchTest, GetsAPicture) {
   EXPECT_EQ(server.requests().at(0).line, "GET /x.png?y=1 HTTP/1.1");
   EXPECT_THAT(head, HasSubstr(strf("\r\nHost: a.test:{}\r\n", server.port())));
   EXPECT_THAT(head, HasSubstr("\r\nAccept-Encoding: identity\r\n"));
-  EXPECT_EQ(names_.lookups(), 1);
+  EXPECT_EQ(names_->lookups(), 1);
 }
 
 TEST_F(WebFetchTest, ReadsChunks) {
@@ -112,7 +114,7 @@ TEST_F(WebFetchTest, AsksNobodyByDefault) {
   EXPECT_THAT(fetch_from(server), HasSubstr("not in allowed-media-domains"));
   options_.domains = domains({"b.test", "*.a.test"});
   EXPECT_THAT(fetch_from(server), HasSubstr("not in allowed-media-domains"));
-  EXPECT_EQ(names_.lookups(), 0);
+  EXPECT_EQ(names_->lookups(), 0);
   EXPECT_TRUE(server.requests().empty());
 }
 
@@ -129,10 +131,10 @@ TEST_F(WebFetchTest, NeverAsksAnAddressThatLeadsHome) {
   for (const char* home :
        {"127.0.0.1", "0.0.0.0", "127.9.9.9", "10.0.0.1", "169.254.169.254", "100.64.0.1", "192.168.1.1",
         "::1", "::ffff:127.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::", "fe80::1", "fd00:ec2::254"}) {
-    names_.answer("a.test", {{address(home)}});
+    names_->answer("a.test", {{address(home)}});
     EXPECT_THAT(fetch_from(server), HasSubstr("an address that is not public")) << home;
     // Beside a good one, too.
-    names_.answer("a.test", {{address("93.184.216.34"), address(home)}});
+    names_->answer("a.test", {{address("93.184.216.34"), address(home)}});
     EXPECT_THAT(fetch_from(server), HasSubstr("an address that is not public")) << home;
     // Even where the operator allows the address as a host.
     options_.domains = domains({home, "a.test"});
@@ -147,9 +149,9 @@ TEST_F(WebFetchTest, NeverAsksAnAddressThatLeadsHome) {
 TEST_F(WebFetchTest, AsksTheAddressThatWasChecked) {
   const FakeServer good(says(test::http_answer("200 OK", "picture")));
   const FakeServer inside(says(test::http_answer("200 OK", "secret")), kLoopback2, good.port());
-  names_.answer("a.test", {{address("127.0.0.1")}, {address("127.0.0.2")}});
+  names_->answer("a.test", {{address("127.0.0.1")}, {address("127.0.0.2")}});
   EXPECT_EQ(fetch_from(good), "picture");
-  EXPECT_EQ(names_.lookups(), 1);
+  EXPECT_EQ(names_->lookups(), 1);
   EXPECT_THAT(fetch_from(good), HasSubstr("an address that is not public"));  // the second answer
   EXPECT_TRUE(inside.requests().empty());
 }
@@ -159,7 +161,7 @@ TEST_F(WebFetchTest, ARedirectIsCheckedLikeTheFirstStep) {
   std::string location;
   const FakeServer server(
       [&](const FakeServer::Request&, const FakeServer::Peer& peer) { peer.send(redirect_to(location)); });
-  names_.answer("b.test", {{address("127.0.0.2")}});
+  names_->answer("b.test", {{address("127.0.0.2")}});
   options_.ports = {static_cast<uint16_t>(server.port()), static_cast<uint16_t>(inside.port()), 80};
   const auto follow = [&](const std::string& to) {
     location = to;
@@ -175,7 +177,7 @@ TEST_F(WebFetchTest, ARedirectIsCheckedLikeTheFirstStep) {
   EXPECT_THAT(follow(""), HasSubstr("error: "));
   EXPECT_TRUE(inside.requests().empty());
   // The name itself moves between two steps.
-  names_.answer("a.test", {{address("127.0.0.1")}, {address("127.0.0.2")}});
+  names_->answer("a.test", {{address("127.0.0.1")}, {address("127.0.0.2")}});
   EXPECT_THAT(follow("/again"), HasSubstr("an address that is not public"));
 }
 
@@ -281,7 +283,7 @@ TEST_F(WebFetchTest, SaysWhenNobodyAnswers) {
   options_.ports = {static_cast<uint16_t>(port)};
   EXPECT_THAT(fetch(strf("http://a.test:{}/", port)), HasSubstr("cannot be reached"));
   EXPECT_THAT(fetch(strf("http://127.0.0.1:{}/", port)), HasSubstr("cannot be reached"));
-  names_.answer("a.test", {{}});
+  names_->answer("a.test", {{}});
   EXPECT_THAT(fetch(strf("http://a.test:{}/", port)), HasSubstr("has no address"));
 }
 
