@@ -2,6 +2,8 @@
 #include "text/constraint/constraint.h"
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 namespace sparrow {
 namespace {
@@ -24,19 +26,28 @@ bool MaskedAutomaton::is_full() const {
          automaton_->bytes() > kMaxStateBytes;
 }
 
-bool MaskedAutomaton::takes_all(const Vocabulary::Branch& branch, StateId state) {
-  const auto [entry, is_new] = runs_.try_emplace(state);
-  if (is_new) entry->second = automaton_->run_of(state);
-  return branch.height <= entry->second.length && entry->second.bytes.holds(branch.bytes);
+const Automaton::Run& MaskedAutomaton::run_of(StateId state) {
+  if (runs_.size() <= static_cast<size_t>(state))
+    runs_.resize(automaton_->num_states(), {.bytes = {}, .length = -1});
+  Automaton::Run& run = runs_[state];
+  if (run.length < 0) run = automaton_->run_of(state);
+  return run;
 }
 
-void MaskedAutomaton::walk(const Vocabulary::Tree& tree, StateId state, uint64_t max_work,
-                           std::vector<int32_t>& ids) {
+// The tokens of so many bytes may come whatever they are, and stand in the bits: only longer ones are looked
+// at.
+void MaskedAutomaton::walk(const Vocabulary::Tree& tree, StateId state, int known_bytes, uint64_t max_work) {
   path_[0] = state;
   const auto may_look = [&](StateId at) { return automaton_->has_row(at) || automaton_->work() < max_work; };
   const auto count = static_cast<int32_t>(tree.nodes.size());
   for (int32_t i = 0; i < count;) {
     const Vocabulary::TreeNode& node = tree.nodes[i];
+    const Vocabulary::Branch* const branch = node.branch >= 0 ? &tree.branches[node.branch] : nullptr;
+    const int depth = node.depth + 1;
+    if (branch && depth + branch->height <= known_bytes) {
+      i = node.next;
+      continue;
+    }
     const StateId from = path_[node.depth];
     const StateId next =
         node.depth == 0 || may_look(from) ? automaton_->next(from, node.byte) : Automaton::kDead;
@@ -44,16 +55,36 @@ void MaskedAutomaton::walk(const Vocabulary::Tree& tree, StateId state, uint64_t
       i = node.next;
       continue;
     }
-    if (node.branch >= 0 && may_look(next) && takes_all(tree.branches[node.branch], next)) {
-      const Vocabulary::Branch& all = tree.branches[node.branch];
-      ids.insert(ids.end(), tree.ids.begin() + all.first, tree.ids.begin() + all.first + all.count);
-      i = node.next;
-      continue;
+    if (branch && may_look(next)) {
+      if (const Automaton::Run& run = run_of(next);
+          branch->height <= run.length && run.bytes.holds(branch->bytes)) {
+        const auto first = tree.ids.begin() + branch->first;
+        ids_.insert(ids_.end(), first, first + branch->count);
+        i = node.next;
+        continue;
+      }
     }
-    path_[node.depth + 1] = next;
-    if (node.id >= 0) ids.push_back(node.id);
+    path_[depth] = next;
+    if (node.id >= 0 && depth > known_bytes) ids_.push_back(node.id);
     ++i;
   }
+}
+
+// Adds the tokens of a tree that may come.
+void MaskedAutomaton::look_through(const Vocabulary::Tree& tree, StateId state, uint64_t max_work,
+                                   std::vector<uint32_t>& bits) {
+  int known_bytes = 0;
+  if (!tree.up_to.empty()) {
+    const Automaton::Run& run = run_of(state);
+    const int longest = static_cast<int>(tree.up_to.size()) - 1;
+    if (run.bytes.holds(tree.bytes)) known_bytes = std::min(run.length, longest);
+    if (known_bytes > 0) {
+      bits.resize(vocabulary_->num_words());
+      std::ranges::transform(bits, tree.up_to[known_bytes], bits.begin(), std::bit_or<>());
+    }
+    if (known_bytes == longest) return;
+  }
+  walk(tree, state, known_bytes, max_work);
 }
 
 const MaskedAutomaton::Mask& MaskedAutomaton::mask(StateId state, uint64_t work) {
@@ -64,24 +95,23 @@ const MaskedAutomaton::Mask& MaskedAutomaton::mask(StateId state, uint64_t work)
   if (grammar.plain_part() >= 0)
     mask.plain_chars = automaton_->repeats_of(state, grammar.plain_ascii(), grammar.plain_part());
   const uint64_t max_work = automaton_->work() + work;
-  walk(vocabulary_->rest(), state, max_work, mask.ids);
+  ids_.clear();
+  look_through(vocabulary_->rest(), state, max_work, mask.bits);
   if (mask.plain_chars == 0)
-    for (const Vocabulary::Tree& tree : vocabulary_->plain()) walk(tree, state, max_work, mask.ids);
+    for (const Vocabulary::Tree& tree : vocabulary_->plain()) look_through(tree, state, max_work, mask.bits);
   const auto twins = vocabulary_->twins();
-  if (!twins.empty()) {
-    std::sort(mask.ids.begin(), mask.ids.end());
-    const size_t count = mask.ids.size();
-    for (const auto& [first, second] : twins)
-      if (std::binary_search(mask.ids.begin(), mask.ids.begin() + static_cast<ptrdiff_t>(count), first))
-        mask.ids.push_back(second);
+  if (!twins.empty()) std::sort(ids_.begin(), ids_.end());
+  const auto num_found = static_cast<ptrdiff_t>(ids_.size());
+  for (const auto& [first, second] : twins)
+    if (std::binary_search(ids_.begin(), ids_.begin() + num_found, first)) ids_.push_back(second);
+  if (mask.bits.empty() && ids_.size() <= vocabulary_->num_words()) {
+    mask.ids = ids_;
+  } else {
+    mask.bits.resize(vocabulary_->num_words());
+    if (mask.plain_chars > 0)
+      std::ranges::copy(vocabulary_->plain_up_to(std::exchange(mask.plain_chars, 0)), mask.bits.begin());
+    for (const int32_t id : ids_) mask.bits[id / 32] |= uint32_t{1} << (id % 32);
   }
-  if (mask.ids.size() > vocabulary_->num_words()) {
-    std::vector<uint32_t> bits(vocabulary_->num_words());
-    if (mask.plain_chars > 0) std::ranges::copy(vocabulary_->plain_up_to(mask.plain_chars), bits.begin());
-    for (const int32_t id : mask.ids) bits[id / 32] |= uint32_t{1} << (id % 32);
-    mask = {.plain_chars = 0, .ids = {}, .bits = std::move(bits)};
-  }
-  mask.ids.shrink_to_fit();
   mask_bytes_ += sizeof(Mask) + 4 * (mask.ids.size() + mask.bits.size()) + 32;
   return mask;
 }

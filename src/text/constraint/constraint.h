@@ -40,15 +40,18 @@ class MaskedAutomaton {
   };
 
   const Mask& mask(StateId state, uint64_t work);
-  void walk(const Vocabulary::Tree& tree, StateId state, uint64_t max_work, std::vector<int32_t>& ids);
-  bool takes_all(const Vocabulary::Branch& branch, StateId state);
+  void look_through(const Vocabulary::Tree& tree, StateId state, uint64_t max_work,
+                    std::vector<uint32_t>& bits);
+  void walk(const Vocabulary::Tree& tree, StateId state, int known_bytes, uint64_t max_work);
+  const Automaton::Run& run_of(StateId state);
 
   std::unique_ptr<Automaton> automaton_;
   const Vocabulary* vocabulary_;
   std::unordered_map<StateId, Mask> masks_;
   size_t mask_bytes_ = 0;
-  std::vector<StateId> path_;  // of walk(), by depth
-  std::unordered_map<StateId, Automaton::Run> runs_;
+  std::vector<StateId> path_;         // of walk(), by depth
+  std::vector<int32_t> ids_;          // of mask(): grown once, for some masks have half of all tokens
+  std::vector<Automaton::Run> runs_;  // by state; a length below 0: not known yet
 };
 
 // Any thread.

@@ -2,6 +2,7 @@
 #include "text/constraint/vocabulary.h"
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 
 #include "base/utf8.h"
@@ -33,7 +34,7 @@ bool has_markup_byte(std::string_view token) {
   return token.find_first_of(std::string_view(kBytes, sizeof kBytes)) != std::string_view::npos;
 }
 
-constexpr int kNumKinds = 6;
+constexpr int kNumKinds = 6, kNarrowKinds[] = {0, 1, 3, 4};
 
 // Tokens of one kind are taken together where a state takes all their bytes.
 int kind_of(std::string_view token) {
@@ -89,6 +90,7 @@ void Vocabulary::build() {
   }
   std::sort(twins_.begin(), twins_.end());
   for (const std::vector<int32_t>& kind : plain) plain_.push_back(tree(kind));
+  for (const int kind : kNarrowKinds) add_bits(plain_[kind]);
   rest_ = tree(rest);
   const int longest = chars.empty() ? 0 : *std::max_element(chars.begin(), chars.end());
   plain_up_to_.assign(static_cast<size_t>(longest) + 1, std::vector<uint32_t>(num_words()));
@@ -143,6 +145,20 @@ void Vocabulary::add_branches(Tree& tree) {
     nodes[i].branch = static_cast<int32_t>(tree.branches.size());
     tree.branches.push_back(branch);
   }
+}
+
+void Vocabulary::add_bits(Tree& tree) const {
+  const auto add = [&](int32_t id) { tree.up_to[tokens_[id].size()][id / 32] |= uint32_t{1} << (id % 32); };
+  for (const int32_t id : tree.ids) {
+    for (const char byte : tokens_[id]) tree.bytes.add(static_cast<uint8_t>(byte));
+    if (tree.up_to.size() <= tokens_[id].size())
+      tree.up_to.resize(tokens_[id].size() + 1, std::vector<uint32_t>(num_words()));
+    add(id);
+    const auto of_id = std::ranges::equal_range(twins_, id, {}, &std::pair<int32_t, int32_t>::first);
+    for (const auto& [first, second] : of_id) add(second);
+  }
+  for (size_t size = 1; size < tree.up_to.size(); ++size)
+    std::ranges::transform(tree.up_to[size], tree.up_to[size - 1], tree.up_to[size].begin(), std::bit_or<>());
 }
 
 std::span<const uint32_t> Vocabulary::plain_up_to(int num_chars) const {

@@ -41,6 +41,10 @@ class Vocabulary {
     std::vector<TreeNode> nodes;
     std::vector<Branch> branches;
     std::vector<int32_t> ids;  // in the order of the nodes
+    ByteSet bytes;             // of all its tokens
+    // [n]: its tokens of at most n bytes, as bits, up to the longest, and their twins. Empty where the tokens
+    // have too many bytes for a state to take them all.
+    std::vector<std::vector<uint32_t>> up_to;
   };
 
   // Tokens by id; an empty one cannot be written.
@@ -68,6 +72,7 @@ class Vocabulary {
   void build();
   Tree tree(std::span<const int32_t> sorted) const;
   static void add_branches(Tree& tree);
+  void add_bits(Tree& tree) const;
 
   std::vector<std::string> tokens_;
   std::vector<Tree> plain_;

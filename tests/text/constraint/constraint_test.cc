@@ -253,6 +253,36 @@ TEST(Constraint, MasksSayWhatMayCome) {
   }
 }
 
+// Where a state takes letters whatever they are, up to a length, most tokens are known without a look; and
+// some ids have the bytes of another.
+TEST(Constraint, MasksOfCountedLettersSayWhatMayCome) {
+  std::vector<std::string> tokens;
+  for (const char* word : {"a", "b", "ab", "aba", "abab", "ababa", "bab", "b1", "1", "12", " a", " ab", "aB",
+                           "\"", "a\"", "ab", "1", " a", "abab"})
+    tokens.emplace_back(word);
+  const auto vocabulary = std::make_shared<const Vocabulary>(tokens);
+  for (const char* pattern : {"[a-z]*", "[a-z]{0,3}", "[a-z]{2}1?", "[a-z ]{1,4}\"", "[a-z0-9]{0,2}b*",
+                              "[a-zA-Z]{3}a", "(ab){1,2}"}) {
+    Grammar grammar;
+    const NodeId root = add_regex(grammar, pattern, {}).value();
+    ASSERT_TRUE(grammar.finish(root).ok());
+    const auto constraint =
+        Constraint::create(std::make_shared<const Grammar>(std::move(grammar)), vocabulary).value();
+    std::vector<Matcher> reached{Matcher(constraint)};
+    for (size_t i = 0; i < reached.size() && i < 200; ++i) {
+      std::vector<uint32_t> bits(vocabulary->num_words());
+      reached[i].write_mask(bits);
+      for (int32_t id = 0; id < vocabulary->size(); ++id) {
+        Matcher next = reached[i];
+        const bool may_come = next.advance(id);
+        EXPECT_EQ((bits[id / 32] >> (id % 32) & 1) != 0, may_come) << pattern << ": token " << tokens[id];
+        if (may_come) reached.push_back(next);
+      }
+    }
+    EXPECT_GT(reached.size(), 3u) << pattern;
+  }
+}
+
 TEST(Constraint, WalksAlongMasksEndInTextsThatFit) {
   for (const char* pattern : {"[a-f]{3,9}x", "(a|b)*c", "[0-9]{4}-[0-9]{2}", "(foo|bar|the)+"}) {
     const auto constraint = regex(pattern);
