@@ -154,8 +154,8 @@ void Vocabulary::add_bits(Tree& tree) const {
     if (tree.up_to.size() <= tokens_[id].size())
       tree.up_to.resize(tokens_[id].size() + 1, std::vector<uint32_t>(num_words()));
     add(id);
-    const auto of_id = std::ranges::equal_range(twins_, id, {}, &std::pair<int32_t, int32_t>::first);
-    for (const auto& [first, second] : of_id) add(second);
+    auto twin = std::ranges::lower_bound(twins_, id, {}, &std::pair<int32_t, int32_t>::first);
+    for (; twin != twins_.end() && twin->first == id; ++twin) add(twin->second);
   }
   for (size_t size = 1; size < tree.up_to.size(); ++size)
     std::ranges::transform(tree.up_to[size], tree.up_to[size - 1], tree.up_to[size].begin(), std::bit_or<>());
