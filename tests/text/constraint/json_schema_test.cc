@@ -241,6 +241,35 @@ TEST(JsonSchema, RefusesByNameAndPlace) {
   }
 }
 
+// Whatever looks at a keyword first, and whatever stands beside it.
+TEST(JsonSchema, KeywordsOfTheWrongKindAreRefused) {
+  constexpr std::pair<const char*, const char*> kKeywords[] = {
+      {"enum", R"({"a":1})"},  {"required", R"({"a":1})"},    {"allOf", R"({"a":1})"},
+      {"anyOf", R"({"a":1})"}, {"oneOf", R"({"a":1})"},       {"prefixItems", R"({"a":1})"},
+      {"anyOf", "true"},       {"patternProperties", "[{}]"}, {"properties", "[{}]"},
+  };
+  constexpr const char* kPlaces[] = {
+      R"({@})",
+      R"({"type":"object",@})",
+      R"({"type":"array",@})",
+      R"({"const":{"a":1},@})",
+      R"({"enum":[[1],{"a":1}],"allOf":[{@}]})",
+      R"({"oneOf":[{"type":"object","required":["a"]},{"type":"object",@}]})",
+      R"({"oneOf":[{"const":{"a":1}},{@}]})",
+      R"({"type":"object","properties":{"a":{"type":"string",@}},"required":["a"]})",
+  };
+  for (const auto& [keyword, value] : kKeywords)
+    for (const std::string place : kPlaces) {
+      const size_t at = place.find('@');
+      const std::string text = place.substr(0, at) + "\"" + keyword + "\":" + value + place.substr(at + 1);
+      const auto made = schema(text);
+      ASSERT_FALSE(made.ok()) << text;
+      EXPECT_THAT(made.error().message, HasSubstr(std::string("keyword ") + keyword + " at #")) << text;
+    }
+  // As drafts before 4 wrote it.
+  EXPECT_TRUE(schema(R"({"properties":{"a":{"type":"string","required":true}}})").ok());
+}
+
 TEST(JsonSchema, AnyObjectEndsAndReads) {
   auto grammar = std::make_shared<Grammar>();
   const NodeId root = add_json_object(*grammar);

@@ -69,6 +69,8 @@ constexpr std::string_view kKnown[] = {"not",
 constexpr std::string_view kValues[] = {"enum", "const", "default", "examples", "example"};
 constexpr std::string_view kNamed[] = {"properties", "patternProperties", "$defs", "definitions",
                                        "dependentSchemas"};
+constexpr std::string_view kLists[] = {"enum", "required", "allOf", "anyOf", "oneOf", "prefixItems"};
+constexpr std::string_view kObjects[] = {"properties", "patternProperties"};
 constexpr size_t kMaxFacets = 256;
 constexpr size_t kMaxWork = 250'000;
 
@@ -91,9 +93,19 @@ bool says_nothing(const Json& schema, std::string_view key, const Json& value) {
   return key == "$vocabulary" || key == "$dynamicAnchor" || key == "$recursiveAnchor";
 }
 
+// Keywords are read as lists and as objects wherever they are met: what is neither goes no further.
+Status check_kind(const Facet& facet, std::string_view key, const Json& value) {
+  // "required": true, as drafts before 4 wrote it beside a member: of no object it says nothing.
+  if (key == "required" && value.is_bool()) return Ok{};
+  if (lists(kLists, key) && !value.is_array()) return refuse(facet, key, "is no list");
+  if (lists(kObjects, key) && !value.is_object()) return refuse(facet, key, "is no object");
+  return Ok{};
+}
+
 Status check_keywords(const Facet& facet) {
   for (size_t i = 0; i < facet.schema.size(); ++i) {
     const std::string_view key = facet.schema.key(i);
+    SPARROW_TRY(check_kind(facet, key, facet.schema.member(i)));
     if (lists(kHeld, key) || lists(kNotes, key) || key.starts_with("x-")) continue;
     // Of the whole document it is only its name.
     if ((key == "$id" || key == "id") && facet.pointer == "#") continue;
@@ -240,10 +252,8 @@ Result<OpenFacets> open_facets(SchemaDocument& document, const Facets& facets) {
         if (!reference->is_string()) return refuse(facet, "$ref", "is no text");
         open.push_back(SPARROW_TRY(document.resolve(facet, std::string(reference->string_view()))));
       }
-      if (const auto all = member(facet.schema, "allOf")) {
-        if (!all->is_array()) return refuse(facet, "allOf", "is no list");
+      if (const auto all = member(facet.schema, "allOf"))
         for (size_t i = all->size(); i-- > 0;) open.push_back(part_of(facet, "allOf", std::to_string(i)));
-      }
       facet.opened = true;
       if (!seen.insert(facet.key()).second) continue;
     }

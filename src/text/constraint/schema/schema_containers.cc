@@ -72,7 +72,6 @@ Result<std::vector<SchemaCompiler::Member>> SchemaCompiler::members(const Facets
   std::set<std::string> required, known;
   for (const Facet& facet : facets) {
     const auto properties = member(facet.schema, "properties");
-    if (properties && !properties->is_object()) return refuse(facet, "properties", "is no object");
     for (size_t i = 0; properties && i < properties->size(); ++i)
       if (known.insert(std::string(properties->key(i))).second) names.emplace_back(properties->key(i));
   }
@@ -241,7 +240,6 @@ Result<Facets> SchemaCompiler::item_facets(const Facets& facets, size_t index) {
     const bool old = items && items->is_array();  // a list, before 2020-12
     const auto list = old ? items : prefix;
     const char* name = old ? "items" : "prefixItems";
-    if (list && !list->is_array()) return refuse(facet, name, "is no list");
     if (list && index < list->size())
       found.push_back(part_of(facet, name, std::to_string(index)));
     else if (old && member(facet.schema, "additionalItems"))

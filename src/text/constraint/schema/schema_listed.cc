@@ -185,7 +185,6 @@ Result<std::vector<Json>> SchemaCompiler::listed_values(const Facets& facets) {
     if (const auto only = member(facet.schema, "const")) return std::vector<Json>{*only};
     const auto list = member(facet.schema, "enum");
     if (!list) continue;
-    if (!list->is_array()) return refuse(facet, "enum", "is no list");
     if (list->size() > kMaxListed)
       return refuse(facet, "enum", strf("lists more than {} values", kMaxListed));
     for (size_t i = 0; i < list->size(); ++i) values.push_back(list->element(i));

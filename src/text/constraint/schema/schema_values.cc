@@ -108,7 +108,7 @@ Result<std::optional<NodeId>> SchemaCompiler::alternatives(const Facets& facets,
     const Facet& facet = facets[i];
     const auto list = member(facet.schema, keyword);
     if (!list || (one ? facet.one_taken : facet.any_taken)) continue;
-    if (!list->is_array() || list->size() == 0) return refuse(facet, keyword, "is no list of schemas");
+    if (list->size() == 0) return refuse(facet, keyword, "lists no schemas");
     if (list->size() > kMaxAlternatives) return refuse(facet, keyword, "has too many alternatives");
     std::vector<Facets> ways;
     for (size_t k = 0; k < list->size(); ++k) {
