@@ -55,6 +55,9 @@ TEST(Base64, RefusesWhatHasTwoMeanings) {
         "Zm9_", "Zh==", "Zm9=", "Zm9v=", "Zm\0v", "Zm9\x80", "%5Ag="})
     EXPECT_THAT(decoded(text), HasSubstr("error: base64")) << text;
   EXPECT_THAT(decoded("Zm9vY*=="), HasSubstr("character at 5"));
+  // As `base64` writes it unless told otherwise: the length alone would tell nobody.
+  EXPECT_THAT(decoded("Zm9v\nZm9v\n"), HasSubstr("a space or the end of a line at 4"));
+  EXPECT_THAT(decoded("Zm9vYg"), HasSubstr("must be a multiple of 4"));
 }
 
 TEST(Base64, IsMeasuredBeforeItIsDecoded) {

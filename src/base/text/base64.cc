@@ -29,7 +29,9 @@ Error invalid(std::string message) {
 Error bad_digit(std::string_view text, size_t from) {
   size_t at = from;
   while (at < text.size() && kDigits[static_cast<uint8_t>(text[at])] != kNoDigit) ++at;
-  return invalid(strf("base64 has a character at {} that does not belong there", at));
+  const bool is_blank = at < text.size() && std::string_view(" \t\r\n").find(text[at]) != text.npos;
+  return invalid(strf("base64 has {} at {} that does not belong there",
+                      is_blank ? "a space or the end of a line" : "a character", at));
 }
 
 }  // namespace
@@ -48,6 +50,10 @@ std::string to_base64(std::string_view bytes) {
 }
 
 Result<std::vector<std::byte>> decode_base64(std::string_view text, size_t max_bytes) {
+  // What is no digit explains an odd length: the ends of lines, most of the time.
+  if (text.size() % 4 != 0)
+    if (const size_t at = text.find_first_not_of(kAlphabet); at != text.npos && text[at] != '=')
+      return bad_digit(text, at);
   if (text.size() % 4 != 0)
     return invalid(strf("base64 of {} characters: the number must be a multiple of 4", text.size()));
   const size_t padding = text.ends_with("==") ? 2 : text.ends_with('=') ? 1 : 0;

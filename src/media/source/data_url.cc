@@ -51,7 +51,7 @@ Result<DataUrl> decode_data_url(std::string_view url, size_t max_bytes) {
   const size_t parameters = std::min(head.find(';'), head.size());
   DataUrl result{.media_type = media_type(head.substr(0, parameters))};
   if (result.media_type.empty())
-    return invalid(strf("a data URL of the media type \"{}\"",
+    return invalid(strf("a data URL must have a media type, such as image/png, got \"{}\"",
                         excerpt(replace_invalid_utf8(head.substr(0, parameters)), 64)));
   result.bytes = SPARROW_TRY(decode_base64(url.substr(comma + 1), max_bytes));
   return result;
