@@ -46,7 +46,8 @@ Result<const BlockKind*> check_block(const Json& block, bool is_user) {
     const Json value = block.member(i);
     if (key == "type" || value.is_null()) continue;
     if (std::find(kind->fields.begin(), kind->fields.end(), key) == kind->fields.end())
-      return value.error(strf("is not a field of a {} block", kind->type));
+      return value.error(
+          strf("is not a field of {} {} block", kind->type == "image" ? "an" : "a", kind->type));
   }
   return kind;
 }
@@ -60,12 +61,16 @@ Status add_image(const Json& block, ChatMessage& message) {
   if (type.string_view() == "url") {
     SPARROW_TRY(check_members(source, kUrl, "a url source"));
     const Json url = SPARROW_TRY(source.at("url"));
-    message.add_image(SPARROW_TRY(url.as_string()), url.path());
+    message.add_image(block, SPARROW_TRY(url.as_string()), url.path());
   } else if (type.string_view() == "base64") {
     SPARROW_TRY(check_members(source, kBase64, "a base64 source"));
     const Json data = SPARROW_TRY(source.at("data"));
-    const std::string media_type = SPARROW_TRY(SPARROW_TRY(source.at("media_type")).as_string());
-    message.add_image(strf("data:{};base64,{}", media_type, SPARROW_TRY(data.as_string())), data.path());
+    const Json media_type = SPARROW_TRY(source.at("media_type"));
+    const std::string type_text = SPARROW_TRY(media_type.as_string());
+    if (!type_text.starts_with("image/") || type_text.find_first_of(";,") != std::string::npos)
+      return media_type.error("must be the type of an image, such as image/png");
+    message.add_image(block, strf("data:{};base64,{}", type_text, SPARROW_TRY(data.as_string())),
+                      data.path());
   } else {
     return type.error("must be base64 or url");
   }

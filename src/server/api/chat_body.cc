@@ -52,13 +52,14 @@ void ChatMessage::add_text(std::string_view text) {
   parts.push_back(json.take());
 }
 
-void ChatMessage::add_image(std::string_view url, std::string url_origin, std::string_view detail) {
+void ChatMessage::add_image(const Json& image, std::string_view url, std::string url_path,
+                            std::string_view detail) {
   JsonWriter json;
   json.begin_object().key("type").string("image_url").key("image_url").begin_object();
   json.key("url").string(url);
   if (!detail.empty()) json.key("detail").string(detail);
   json.end_object().end_object();
-  image_origins.emplace_back(parts.size(), std::move(url_origin));
+  image_origins.push_back({parts.size(), image.path(), std::move(url_path)});
   parts.push_back(json.take());
 }
 
@@ -90,8 +91,12 @@ void ChatBody::add_messages(const std::vector<ChatMessage>& messages) {
     write_message(json_, messages[i]);
     names_.emplace_back(strf("messages[{}]", i), messages[i].origin);
     names_.emplace_back(strf("messages[{}].content", i), messages[i].content_origin);
-    for (const auto& [part, origin] : messages[i].image_origins)
-      names_.emplace_back(strf("messages[{}].content[{}].image_url.url", i, part), origin);
+    for (const auto& [part, path, url_path] : messages[i].image_origins) {
+      const std::string chat_path = strf("messages[{}].content[{}]", i, part);
+      names_.emplace_back(chat_path, path);
+      names_.emplace_back(chat_path + ".image_url", path);
+      names_.emplace_back(chat_path + ".image_url.url", url_path);
+    }
   }
   json_.end_array();
 }

@@ -25,15 +25,19 @@ struct ChatMessage {
   // Paths in the client's body: of what the message was made of, and of its content.
   std::string origin, content_origin;
   std::vector<std::string> parts = {};  // of the content, as JSON
-  // Of those that are images: which part, and the path in the client's body of what says where it is.
-  std::vector<std::pair<size_t, std::string>> image_origins = {};
+  struct ImageOrigin {
+    size_t part;                 // which of them
+    std::string path, url_path;  // in the client's body: the image, and what says where it is
+  };
+  std::vector<ImageOrigin> image_origins = {};
   std::string reasoning = {};        // assistant
   std::vector<ChatCall> calls = {};  // assistant
   std::string call_id = {};          // tool
 
   void add_text(std::string_view text);
-  // `url_origin`: the path of what the URL was made of. `detail`: as in OpenAI's API; empty: not said.
-  void add_image(std::string_view url, std::string url_origin, std::string_view detail = "");
+  // `image`: the client's part or block, `url_path` the path of what the URL was made of. `detail`: as in
+  // OpenAI's API; empty: not said.
+  void add_image(const Json& image, std::string_view url, std::string url_path, std::string_view detail = "");
 };
 
 // A field of chats that the other API calls otherwise.

@@ -105,7 +105,8 @@ Status add_image(const Json& part, ChatMessage& message) {
   if (const auto file = part.find("file_id"))
     return file->error("is not supported: this server stores no files; use image_url");
   const Json url = SPARROW_TRY(part.at("image_url"));
-  message.add_image(SPARROW_TRY(url.as_string()), url.path(), SPARROW_TRY(part.string_or("detail", "")));
+  message.add_image(part, SPARROW_TRY(url.as_string()), url.path(),
+                    SPARROW_TRY(part.string_or("detail", "")));
   return Ok{};
 }
 
