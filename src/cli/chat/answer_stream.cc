@@ -70,7 +70,7 @@ void AnswerStream::take_event(std::string_view json) {
   if (root.find("error")) return take_error(root);
   if (const auto usage = root.find("usage")) take_usage(*usage);
   const auto choices = root.find("choices");
-  if (!choices || choices->size() == 0) return;
+  if (!choices || !choices->is_array() || choices->size() == 0) return;
   const Json choice = choices->element(0);
   if (const auto delta = choice.find("delta")) take_delta(*delta);
   if (const std::string_view reason = text_of(choice, "finish_reason"); !reason.empty()) {
@@ -91,7 +91,7 @@ void AnswerStream::take_delta(const Json& delta) {
     on_part_({AnswerPart::Kind::kContent, content});
   }
   const auto calls = delta.find("tool_calls");
-  for (size_t i = 0; calls && i < calls->size(); ++i) take_call(calls->element(i), i);
+  for (size_t i = 0; calls && calls->is_array() && i < calls->size(); ++i) take_call(calls->element(i), i);
 }
 
 void AnswerStream::take_call(const Json& call, size_t position) {

@@ -36,7 +36,7 @@ Result<std::string> first_model(const HttpServerAddress& server) {
                  strf("the server wants a key ({}): --api-key KEY or SPARROW_API_KEY", answer.status)};
   const auto document = JsonDocument::parse(body, "/v1/models");
   if (answer.status == 200 && document.ok())
-    if (const auto data = document->root().find("data"); data && data->size() > 0)
+    if (const auto data = document->root().find("data"); data && data->is_array() && data->size() > 0)
       return data->element(0).string_or("id", "");
   return Error{Errc::kIo, strf("{} has no list of models at {}/v1/models (status {}): check --url, or say "
                                "--model NAME",

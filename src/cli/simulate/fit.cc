@@ -107,6 +107,7 @@ Result<Curve> read_exchange(const std::filesystem::path& file, int ranks) {
   const JsonDocument document = SPARROW_TRY(
       JsonDocument::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, file.string()));
   const Json rows = SPARROW_TRY(document.root().at("one_launch"));
+  SPARROW_TRY(rows.expect_array());
   std::map<int64_t, double> best;
   for (size_t i = 0; i < rows.size(); ++i) {
     const Json row = rows.element(i);

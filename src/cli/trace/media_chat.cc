@@ -41,6 +41,7 @@ Result<Video> read_video(const Json& part, const std::filesystem::path& folder) 
   const auto indices = part.find("frames_indices");
   if (!indices || !part.find("fps")) return video;
   video.fps = SPARROW_TRY(part.number_or("fps", 0));
+  SPARROW_TRY(indices->expect_array());
   if (indices->size() != files.size())
     return indices->error(strf("must have an index for each of the {} frames", files.size()));
   for (size_t i = 0; i < indices->size(); ++i)
