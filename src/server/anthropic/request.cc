@@ -43,7 +43,9 @@ constexpr std::array kOtherNames = {
 // Edits of the context: thoughts of earlier turns are left out by the model's own template, so that an edit
 // which would remove them changes nothing.
 Status check_context(const Json& management) {
+  SPARROW_TRY(management.expect_object());
   const auto edits = management.find("edits");
+  if (edits) SPARROW_TRY(edits->expect_array());
   for (size_t i = 0; edits && i < edits->size(); ++i) {
     const Json type = SPARROW_TRY(edits->element(i).at("type"));
     if (!type.string_view().starts_with("clear_thinking"))
@@ -182,6 +184,7 @@ Status translate_messages(const Json& body, ChatBody& chat) {
   SPARROW_TRY(list.expect_array());
   if (list.size() == 0) return list.error("must hold at least one message");
   const auto tools = body.find("tools");
+  if (tools) SPARROW_TRY(tools->expect_array());
   for (size_t i = 0; i < list.size(); ++i)
     SPARROW_TRY(add_message(list.element(i), tools ? &*tools : nullptr, messages));
   const ChatMessage& last = messages.back();

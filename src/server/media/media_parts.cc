@@ -29,6 +29,7 @@ constexpr std::array<std::string_view, 4> kHints = {"cache_control", "uuid", "id
 constexpr std::array<std::string_view, 2> kFrameFields = {"frames_indices", "total_num_frames"};
 
 constexpr int64_t kMaxFrames = int64_t{1} << 30;
+constexpr int64_t kMaxFrameRate = 1'000'000;  // of frames that are listed: none is left out
 // What OpenAI's API promises of a picture in low detail.
 constexpr int64_t kLowDetailPixels = 512 * 512;
 
@@ -74,11 +75,12 @@ struct SaidOptions {
   }
 };
 
-Status read_detail(const Json& value, SaidOptions& said) {
+Status read_detail(const Json& value, SaidOptions& said, const MediaSettings& settings) {
   static constexpr std::array<std::string_view, 4> kDetails = {"auto", "low", "high", "original"};
   if (value.is_null()) return Ok{};
   if (!contains(kDetails, value.string_view())) return value.error("must be auto, low, high or original");
-  if (value.string_view() == "low" && !said.values.max_pixels) said.values.max_pixels = kLowDetailPixels;
+  if (value.string_view() == "low" && !said.values.max_pixels)
+    said.values.max_pixels = std::min(kLowDetailPixels, settings.limits.max_image_pixels);
   return Ok{};
 }
 
@@ -89,12 +91,12 @@ Status add_url(const Json& url, MediaSource& source) {
 }
 
 // {"url": ...}, and options beside it.
-Status read_place(const Json& place, MediaSource& source, SaidOptions& said) {
+Status read_place(const Json& place, MediaSource& source, SaidOptions& said, const MediaSettings& settings) {
   SPARROW_TRY(add_url(SPARROW_TRY(place.at("url")), source));
   for (size_t i = 0; i < place.size(); ++i) {
     const std::string_view key = place.key(i);
     if (contains(kOptions, key)) SPARROW_TRY(said.add(key, place.member(i)));
-    if (key == "detail") SPARROW_TRY(read_detail(place.member(i), said));
+    if (key == "detail") SPARROW_TRY(read_detail(place.member(i), said, settings));
     if (key != "url" && !contains(kOptions, key) && !contains(kHints, key) && !place.member(i).is_null())
       return place.member(i).error("is not a field of an image or a video");
   }
@@ -104,7 +106,7 @@ Status read_place(const Json& place, MediaSource& source, SaidOptions& said) {
 // A string, {"url": ...}, or a list of frames.
 Status read_member(const Json& member, MediaSource& source, SaidOptions& said,
                    const MediaSettings& settings) {
-  if (member.is_object()) return read_place(member, source, said);
+  if (member.is_object()) return read_place(member, source, said, settings);
   if (!source.is_video || !member.is_array()) return add_url(member, source);
   source.is_frame_list = true;
   const auto most = static_cast<size_t>(settings.limits.max_frames);
@@ -121,11 +123,13 @@ Status read_frame_times(const Json& part, MediaSource& source, SaidOptions& said
   const auto rate = part.find("fps"), indices = part.find("frames_indices");
   if (rate) {
     source.frame_rate = SPARROW_TRY(rate->as_number());
-    if (!(source.frame_rate > 0 && source.frame_rate <= 1e6)) return rate->error("must be above 0");
+    if (!(source.frame_rate > 0 && source.frame_rate <= kMaxFrameRate))
+      return rate->error(strf("must be above 0 and at most {}", kMaxFrameRate));
   }
   said.values.fps.reset();  // of the frames that are there; none is left out
-  if (!rate) return indices ? Status(indices->error("needs fps beside it")) : Ok{};
   const int64_t total = SPARROW_TRY(part.int_or("total_num_frames", kMaxFrames, 1, kMaxFrames));
+  if (indices) SPARROW_TRY(indices->expect_array());
+  if (!rate) return indices ? Status(indices->error("needs fps beside it")) : Ok{};
   if (indices && indices->size() != source.urls.size())
     return indices->error(strf("must have an index for each of the {} frames", source.urls.size()));
   for (size_t i = 0; i < source.urls.size(); ++i)
@@ -156,7 +160,7 @@ Result<MediaSource> read_part(const Json& part, const PartKind& kind, SaidOption
   SPARROW_TRY(check_fields(part, kind, name, source.is_frame_list));
   for (const std::string_view option : kOptions)
     if (const auto value = part.find(option)) SPARROW_TRY(said.add(option, *value));
-  if (const auto detail = part.find("detail")) SPARROW_TRY(read_detail(*detail, said));
+  if (const auto detail = part.find("detail")) SPARROW_TRY(read_detail(*detail, said, settings));
   if (source.is_frame_list) SPARROW_TRY(read_frame_times(part, source, said));
   if (source.is_video) {
     const Result<VideoRule> rule = video_rule(said.values, settings.limits);
@@ -172,10 +176,10 @@ Result<MediaSource> read_part(const Json& part, const PartKind& kind, SaidOption
 
 Status check_count(const Json& part, int count, int most, const char* what) {
   if (count <= most) return Ok{};
-  return Error{
-      Errc::kInvalidArgument,
-      strf("{}: at most {} {}s are allowed in a request (--limit-mm-per-prompt)", part.path(), most, what),
-      part.path()};
+  return Error{Errc::kInvalidArgument,
+               strf("{}: at most {} {}{} allowed in a request (--limit-mm-per-prompt)", part.path(), most,
+                    what, most == 1 ? " is" : "s are"),
+               part.path()};
 }
 
 }  // namespace

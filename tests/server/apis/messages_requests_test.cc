@@ -148,6 +148,17 @@ const Bad kBad[] = {
     {"Thread", HI R"(,"thread":{"type":"create"})", "thread", "send all of it"},
     {"Context", HI R"(,"context_management":{"edits":[{"type":"clear_tool_uses_20250919"}]})",
      "context_management.edits[0].type", "not supported"},
+    {"ContextKind", HI R"(,"context_management":3)", "context_management", "must be an object, got 3"},
+    {"EditsKind", HI R"(,"context_management":{"edits":{"a":1}})", "context_management.edits",
+     "must be a list, got {\"a\": 1}"},
+    {"ToolsBesideAReference",
+     BLOCK(
+         R"({"type":"tool_result","tool_use_id":"c","content":[{"type":"tool_reference","tool_name":"g"}]})") R"(,"tools":{"a":1})",
+     "tools", "must be a list, got {\"a\": 1}"},
+    {"MediaType", BLOCK(R"({"type":"image","source":{"type":"base64","media_type":"png","data":"AAAA"}})"),
+     "messages[0].content[0].source.media_type", "such as image/png, got \"png\""},
+    {"FieldOfAnImage", BLOCK(R"({"type":"image","foo":1})"), "messages[0].content[0].foo",
+     "a field of an image block, got 1"},
 };
 
 class BadMessages : public test::ApiAnswers, public testing::WithParamInterface<Bad> {};

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "server/media/media_parts.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/strf.h"
+
+namespace sparrow {
+namespace {
+
+using testing::HasSubstr;
+
+Result<std::vector<MediaSource>> read(std::string_view part, const MediaSettings& settings = {}) {
+  const JsonDocument document =
+      JsonDocument::parse(strf(R"([{{"role":"user","content":[{}]}}])", part), "text").value();
+  return read_media_parts(document.root("messages"), std::nullopt, &settings, "");
+}
+
+std::string refusal(std::string_view part) {
+  const auto made = read(part);
+  return made.ok() ? "it was taken" : made.error().message;
+}
+
+TEST(MediaParts, FramesHaveTheirTimesInAList) {
+  const auto video = [](std::string_view more) {
+    return strf(R"({{"type":"video","video":["a","b"],{}}})", more);
+  };
+  constexpr const char* kPath = "messages[0].content[0].frames_indices must be a list, got ";
+  EXPECT_THAT(refusal(video(R"("fps":2,"frames_indices":{"0":0,"1":1})")), HasSubstr(kPath));
+  EXPECT_THAT(refusal(video(R"("fps":2,"frames_indices":"ab")")), HasSubstr(kPath));
+  EXPECT_THAT(refusal(video(R"("frames_indices":7)")), HasSubstr(kPath));
+  EXPECT_THAT(refusal(video(R"("frames_indices":[0,1])")), HasSubstr("needs fps beside it"));
+  EXPECT_THAT(refusal(video(R"("fps":2,"frames_indices":[1,0])")), HasSubstr("must ascend"));
+  EXPECT_THAT(refusal(video(R"("fps":2000000)")),
+              HasSubstr("fps must be above 0 and at most 1000000, got 2000000"));
+  EXPECT_THAT(refusal(video(R"("total_num_frames":"many")")), HasSubstr("total_num_frames must be"));
+  EXPECT_EQ(read(video(R"("fps":2,"frames_indices":[3,9])")).value()[0].frame_indices,
+            (std::vector<int64_t>{3, 9}));
+}
+
+// Asking for less is no error where a server allows less still.
+TEST(MediaParts, LowDetailStaysWithinTheLimit) {
+  constexpr std::string_view kPart = R"({"type":"image_url","image_url":{"url":"u","detail":"low"}})";
+  EXPECT_EQ(read(kPart).value()[0].image.max_pixels, 512 * 512);
+  MediaSettings settings;
+  settings.limits.max_image_pixels = 100'000;
+  const auto made = read(kPart, settings);
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_EQ(made.value()[0].image.max_pixels, 100'000);
+}
+
+}  // namespace
+}  // namespace sparrow
