@@ -29,7 +29,8 @@ constexpr std::array<std::string_view, 4> kHints = {"cache_control", "uuid", "id
 constexpr std::array<std::string_view, 2> kFrameFields = {"frames_indices", "total_num_frames"};
 
 constexpr int64_t kMaxFrames = int64_t{1} << 30;
-constexpr int64_t kMaxFrameRate = 1'000'000;  // of frames that are listed: none is left out
+// Of frames that are listed, of which none is left out. Their seconds stand in the prompt.
+constexpr double kMinFrameRate = 1e-6, kMaxFrameRate = 1e6;
 // What OpenAI's API promises of a picture in low detail.
 constexpr int64_t kLowDetailPixels = 512 * 512;
 
@@ -123,8 +124,8 @@ Status read_frame_times(const Json& part, MediaSource& source, SaidOptions& said
   const auto rate = part.find("fps"), indices = part.find("frames_indices");
   if (rate) {
     source.frame_rate = SPARROW_TRY(rate->as_number());
-    if (!(source.frame_rate > 0 && source.frame_rate <= kMaxFrameRate))
-      return rate->error(strf("must be above 0 and at most {}", kMaxFrameRate));
+    if (!(source.frame_rate >= kMinFrameRate && source.frame_rate <= kMaxFrameRate))
+      return rate->error("must be from 0.000001 to 1000000");
   }
   said.values.fps.reset();  // of the frames that are there; none is left out
   const int64_t total = SPARROW_TRY(part.int_or("total_num_frames", kMaxFrames, 1, kMaxFrames));

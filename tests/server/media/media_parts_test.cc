@@ -33,7 +33,9 @@ TEST(MediaParts, FramesHaveTheirTimesInAList) {
   EXPECT_THAT(refusal(video(R"("frames_indices":[0,1])")), HasSubstr("needs fps beside it"));
   EXPECT_THAT(refusal(video(R"("fps":2,"frames_indices":[1,0])")), HasSubstr("must ascend"));
   EXPECT_THAT(refusal(video(R"("fps":2000000)")),
-              HasSubstr("fps must be above 0 and at most 1000000, got 2000000"));
+              HasSubstr("fps must be from 0.000001 to 1000000, got 2000000"));
+  // Seconds with 300 digits, or infinitely many, would be part of the prompt.
+  EXPECT_THAT(refusal(video(R"("fps":1e-300)")), HasSubstr("fps must be from 0.000001"));
   EXPECT_THAT(refusal(video(R"("total_num_frames":"many")")), HasSubstr("total_num_frames must be"));
   EXPECT_EQ(read(video(R"("fps":2,"frames_indices":[3,9])")).value()[0].frame_indices,
             (std::vector<int64_t>{3, 9}));
