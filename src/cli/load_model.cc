@@ -104,14 +104,16 @@ Status add_load(EngineOptions& options, const ModelConfig& config, const LoadOpt
 
 Status check_simulation(const LoadOptions& options) {
   if (options.device != "sim") {
-    if (options.cost_model.empty()) return Ok{};
-    return Error{Errc::kInvalidArgument, "--cost-model: only with --device sim"};
+    if (options.cost_model.empty() && !options.sim_output_tokens) return Ok{};
+    return Error{Errc::kInvalidArgument,
+                 strf("{}: only with --device sim",
+                      options.cost_model.empty() ? "--sim-output-tokens" : "--cost-model")};
   }
   if (options.cost_model.empty())
     return Error{Errc::kInvalidArgument, "--device sim: give --cost-model, which says how long steps take"};
-  if (!(options.sim_output_tokens >= 1))
+  if (options.sim_output_tokens && !(*options.sim_output_tokens >= 1))
     return Error{Errc::kInvalidArgument,
-                 strf("--sim-output-tokens must be at least 1, got {}", options.sim_output_tokens)};
+                 strf("--sim-output-tokens must be at least 1, got {}", *options.sim_output_tokens)};
   SPARROW_TRY(CostModel::read(options.cost_model));
   return Ok{};
 }
@@ -119,7 +121,7 @@ Status check_simulation(const LoadOptions& options) {
 Result<std::unique_ptr<Engine>> simulated_engine(const ModelConfig& config, const EngineOptions& options,
                                                  const LoadOptions& load) {
   const SimOptions simulation{.cost = SPARROW_TRY(CostModel::read(load.cost_model)),
-                              .output_tokens = load.sim_output_tokens};
+                              .output_tokens = load.sim_output_tokens.value_or(200)};
   auto runner = SPARROW_TRY(SimRunner::create(config, simulation, options.cache_tokens));
   auto engine = SPARROW_TRY(Engine::create(config, std::move(runner), options));
   const EngineInfo& info = engine->info();

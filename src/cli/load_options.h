@@ -17,9 +17,9 @@ struct LoadOptions {
   // "cpu", "cuda", "sim" (no model: steps take the time that cost_model says); "auto" until resolve_device()
   // has looked.
   std::string device = "auto";
-  std::filesystem::path cost_model;  // with "sim", see CostModel
-  double sim_output_tokens = 200;    // with "sim": of an answer, on average
-  std::string isa = "auto";          // instruction set of a CPU: "avx2", "avx512", "avx512-bf16", "amx"
+  std::filesystem::path cost_model;         // with "sim", see CostModel
+  std::optional<double> sim_output_tokens;  // with "sim": of an answer, on average; 200 unless it is said
+  std::string isa = "auto";  // instruction set of a CPU: "avx2", "avx512", "avx512-bf16", "amx"
   std::optional<double> gpu_memory_utilization;  // share of the GPU's memory; none: the command's own
   bool batch_invariant = false;                  // on a GPU; a CPU always is
   bool vision = false;                           // the tower's weights are wanted

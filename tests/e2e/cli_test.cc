@@ -208,6 +208,8 @@ TEST(Program, BadCommandLinesGetOneLineThatNamesTheMistake) {
        "--activation-dtype must be auto, bfloat16 (bf16) or fp8 (fp8_e4m3), got int8"},
       {{"serve", model, "--load-format", "gguf"}, "--load-format gguf: auto (the checkpoint) or dummy"},
       {{"serve", model, "--device", "tpu"}, "--device must be auto, cpu, cuda or sim, got tpu"},
+      {{"serve", model, "--sim-output-tokens", "5"}, "--sim-output-tokens: only with --device sim"},
+      {{"serve", model, "--max-image-pixels", "100"}, "--max-image-pixels: Value 100 not in range 784"},
       {{"bench", "step"}, "bench step needs either --model or --preset"},
       {{"bench", "step", "--preset", "m3", "--batch", "8,0"}, "--batch: Value 0 not in range"},
       {{"bench", "step", "--preset", "m3", "--context", "0"}, "--context: Value 0 not in range"},

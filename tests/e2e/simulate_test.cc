@@ -33,6 +33,7 @@ struct SimulateCommand : testing::Test {
 // Exit code 2, nothing on stdout, and on stderr the flag or field with its value; then how to get help.
 TEST_F(SimulateCommand, WhatIsWrongIsSaidInOneLine) {
   const std::string steps = write("steps.jsonl", R"({"batch": 1, "queries": 1, "context": 8, "step_us": 9})");
+  const std::string launches = write("launches.json", R"({"one_launch": {"a": 1}})");
   const std::string huge = write("huge.json", R"({"cache_tokens": 1099511627776, "rows": {}})");
   const struct {
     std::vector<std::string> args;
@@ -65,7 +66,9 @@ TEST_F(SimulateCommand, WhatIsWrongIsSaidInOneLine) {
       {{"simulate", "--fit", steps, "--instances", "2"}, "--instances excludes --fit"},
       {{"simulate", "--cost-model", model, "--validate", steps, "--svg", "x"}, "--validate excludes --svg"},
       {{"simulate", "--cost-model", model, "--ranks", "8"}, "--ranks requires --fit"},
-      {{"simulate", "--fit", trace}, "no records of `bench step --json`"},
+      {{"simulate", "--fit", trace}, strf("no records of `bench step --json` in '{}'", trace)},
+      {{"simulate", "--fit", steps, "--ranks", "8", "--exchange", launches},
+       "launches.json.one_launch must be a list"},
   };
   for (const auto& [args, says] : cases) {
     const auto result = run_sparrow(args);
@@ -108,6 +111,12 @@ TEST_F(SimulateCommand, ATraceGivesATableAndFiles) {
                                    "--router", "prefix,round-robin", "--json", json, "--svg", svg});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("2 requests of trace.jsonl, on test"));
+  EXPECT_THAT(result.out, testing::Not(testing::ContainsRegex("%[0-9]")));  // columns stay apart
+  // Fewer tokens than sequences: as many, as `serve` does it.
+  EXPECT_EQ(
+      run_sparrow({"simulate", "--cost-model", model, "--trace", trace, "--max-num-batched-tokens", "1"})
+          .exit_code,
+      0);
   EXPECT_GT(std::filesystem::file_size(json), 1000u);
   EXPECT_GT(std::filesystem::file_size(svg), 1000u);
 }

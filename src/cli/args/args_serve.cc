@@ -197,10 +197,10 @@ void add_media(CLI::App* command, MediaFlags& o) {
   const auto text = [&](const char* flag, auto& value, const char* type, const char* help) {
     command->add_option(flag, value, help)->type_name(type)->group(group);
   };
-  const auto number = [&](const char* flag, auto& value, int64_t most, const char* help) {
+  const auto number = [&](const char* flag, auto& value, int64_t most, const char* help, int64_t least = 1) {
     command->add_option(flag, value, help)
         ->transform(count_with_unit(/*has_auto=*/false))
-        ->check(CLI::Range(int64_t{1}, most))
+        ->check(CLI::Range(least, most))
         ->type_name("N")
         ->group(group);
   };
@@ -223,9 +223,9 @@ void add_media(CLI::App* command, MediaFlags& o) {
   number("--max-media-pixels", o.max_file_pixels, int64_t{1} << 30,
          "Most pixels of an image as it comes (default 64M, of 1024 x 1024)");
   number("--max-image-pixels", o.max_image_pixels, 12'845'056,
-         "Most pixels that a request's max_pixels may ask for (default 12845056: 16384 tokens)");
+         "Most pixels that a request's max_pixels may ask for (default 12845056: 16384 tokens)", 784);
   number("--max-video-pixels", o.max_video_pixels, 301'056'000,
-         "Most pixels of a video as the model sees it, all frames (default 77070336)");
+         "Most pixels of a video as the model sees it, all frames (default 77070336)", 784);
   number("--max-media-per-key", o.max_per_key, 1 << 20,
          "Most images of one key that wait to be decoded; more get 429 (default 1024)");
   command

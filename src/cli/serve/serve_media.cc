@@ -38,7 +38,7 @@ Status read_counts(const std::string& text, MediaSettings& settings) {
 std::string refusal_of(const MediaFlags& flags, const ModelConfig& config, const Engine& engine) {
   if (!config.vision) return "this model takes text alone";
   if (flags.language_model_only) return "this server runs with --language-model-only";
-  if (!engine.limits().media.vision) return "the model runs on a device that does not see yet";
+  if (!engine.limits().media.vision) return "--device sim runs no vision tower";
   return "";
 }
 

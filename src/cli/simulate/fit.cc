@@ -97,7 +97,10 @@ Result<std::vector<StepRecord>> read_step_records(std::span<const std::filesyste
       if (document.root().find("step_us")) records.push_back(SPARROW_TRY(record_of(document.root(source))));
     }
   }
-  if (records.empty()) return Error{Errc::kInvalidArgument, "no records of `bench step --json` there"};
+  if (records.empty())
+    return Error{Errc::kInvalidArgument, strf("no records of `bench step --json` in {}{}",
+                                              files.empty() ? "no file" : quoted(files[0]),
+                                              files.size() > 1 ? " and the others" : "")};
   return records;
 }
 
@@ -106,7 +109,7 @@ Result<Curve> read_exchange(const std::filesystem::path& file, int ranks) {
   const auto bytes = mapped.bytes();
   const JsonDocument document = SPARROW_TRY(
       JsonDocument::parse({reinterpret_cast<const char*>(bytes.data()), bytes.size()}, file.string()));
-  const Json rows = SPARROW_TRY(document.root().at("one_launch"));
+  const Json rows = SPARROW_TRY(document.root(file.string()).at("one_launch"));
   SPARROW_TRY(rows.expect_array());
   std::map<int64_t, double> best;
   for (size_t i = 0; i < rows.size(); ++i) {

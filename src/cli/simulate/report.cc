@@ -90,7 +90,7 @@ std::string fleet_table(std::span<const FleetResult> results) {
                   of.quantile(0.99) * unit, name);
     };
     table += layout(r.layout) +
-             strf("{:<13}{:>5}{:>5}{:>10.0f}{:>7.1f}%{:>24}{:>24}{:>6.0f}%{:>9}{:>7.2f}{:>12.3f}\n",
+             strf("{:<13}{:>5}{:>5}{:>10.0f}{:>7.1f}% {:>23} {:>23}{:>6.0f}%{:>9}{:>7.2f}{:>12.3f}\n",
                   r.routing, r.instances, r.gpus, r.output_tokens_per_second(), 100 * r.hit_share(),
                   three(r.first_token, 1, "s"), three(r.token_gap, 1e3, "ms"), 100 * r.busy, r.preemptions,
                   r.seconds / 3600, r.gpu_hours_per_million_tokens());

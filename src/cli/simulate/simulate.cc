@@ -3,6 +3,7 @@
 // clock.
 #include "cli/simulate/simulate.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 
@@ -65,7 +66,7 @@ Status run_simulate(const SimulateOptions& o) {
     for (const Routing routing : routings) {
       FleetOptions options{
           .cost = cost, .instances = instances, .routing = routing, .cache_tokens = o.cache_tokens};
-      options.limits.max_step_tokens = o.max_step_tokens;
+      options.limits.max_step_tokens = std::max(o.max_step_tokens, o.max_step_sequences);  // as `serve`
       options.limits.max_step_sequences = o.max_step_sequences;
       results.push_back(SPARROW_TRY(simulate_fleet(workload, options)));
     }
