@@ -182,7 +182,7 @@ Status ItemReader::add_reference(const Json& item) {
         const JsonDocument document = SPARROW_TRY(JsonDocument::parse(*stored, "a stored item"));
         if (document.root().find("id")->string_view() == id) return add_stored({stored});
       }
-  return name.error("must be the id of an item that is stored");
+  return name.error("must be the id of an item of a stored answer");
 }
 
 ChatMessage& ItemReader::new_message(std::string_view role, const Json& item, std::string content_origin) {
