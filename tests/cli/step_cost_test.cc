@@ -54,6 +54,24 @@ TEST_F(StepCostTest, ShortContextsAreReadWholeAndOnce) {
   EXPECT_NEAR(cost("sparse attention", work).flops, 57.0 * 4 * 1024 * (1000.0 * 1001 / 2), 1);
 }
 
+// What it attends to comes on top of the others', and every weight is still read once.
+TEST_F(StepCostTest, APromptBesideDecodesIsCountedWithThem) {
+  const StepWork decodes{.requests = 64, .queries = 1, .context = 32768, .experts_hit = all_hit};
+  const StepWork prompt{.requests = 1, .queries = 500, .context = 9000, .experts_hit = all_hit};
+  StepWork both = decodes;
+  both.prompt_queries = prompt.queries;
+  both.prompt_context = prompt.context;
+  EXPECT_EQ(both.tokens(), 564);
+  for (const char* part : {"index", "sparse attention", "dense attention", "norms"}) {
+    EXPECT_NEAR(cost(part, both).bytes / (cost(part, decodes).bytes + cost(part, prompt).bytes), 1, 1e-9)
+        << part;
+    EXPECT_NEAR(cost(part, both).flops, cost(part, decodes).flops + cost(part, prompt).flops, 1) << part;
+  }
+  for (const char* part : {"q/k/v product", "experts", "vocabulary"})
+    EXPECT_LT(cost(part, both).bytes, 0.9 * (cost(part, decodes).bytes + cost(part, prompt).bytes)) << part;
+  EXPECT_NEAR(cost("vocabulary", both).flops, 65 * cost("vocabulary", prompt).flops, 1);
+}
+
 TEST_F(StepCostTest, EachLaneOfAnFp8CacheHalvesItsOwnBytes) {
   const StepWork bf16{.requests = 8, .queries = 1, .context = 32768, .experts_hit = all_hit};
   StepWork fp8 = bf16;

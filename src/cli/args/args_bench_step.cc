@@ -29,7 +29,8 @@ CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& o) {
   command->add_option("--layers", o.layers, "Only the first so many layers (default: all)")
       ->check(CLI::Range(1, 1024))
       ->type_name("N");
-  command->add_option("--phase", o.phase, "decode (default) or prefill")->type_name("P");
+  command->add_option("--phase", o.phase, "decode (default), prefill, or mixed: decodes beside one prompt")
+      ->type_name("P");
   command->add_option("--batch", o.batch, "Requests in a step; several values with commas (default 1,8,64)")
       ->check(CLI::Range(1, 4096))
       ->delimiter(',')
@@ -38,8 +39,14 @@ CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& o) {
       ->check(CLI::Range(1, 1 << 24))
       ->delimiter(',')
       ->type_name("N,..");
-  command->add_option("--chunk", o.chunk, "Prefill: new tokens per request (default 8192)")
+  command->add_option("--chunk", o.chunk, "Prefill, mixed: new tokens of a prompt (default 8192)")
       ->check(CLI::Range(1, 65536))
+      ->delimiter(',')
+      ->type_name("N,..");
+  command
+      ->add_option("--prompt-context", o.prompt_context,
+                   "Mixed: tokens of the prompt in the cache after the step (default 8192)")
+      ->check(CLI::Range(1, 1 << 24))
       ->delimiter(',')
       ->type_name("N,..");
   command->add_option("--repeats", o.repeats, "Steps to time for each case (default 20)")
@@ -53,6 +60,8 @@ CLI::App* add_bench_step(CLI::App& app, BenchStepOptions& o) {
       "  sparrow bench step --preset m3 --tensor-parallel-size 8 --batch 1,8,64 --context 2048,32768,131072\n"
       "  sparrow bench step --preset m3 --tensor-parallel-size 8 --phase prefill --batch 1 --context "
       "8192,16384\n"
+      "  sparrow bench step --preset m3 --tensor-parallel-size 8 --phase mixed --batch 32 --context 4096 "
+      "--chunk 1024\n"
       "  sparrow bench step --preset m3 --tensor-parallel-size 8 --all-ranks --layers 8 --batch 1,64\n"
       "  sparrow bench step --model /tmp/small --batch 64 --svg step.svg\n");
   return command;

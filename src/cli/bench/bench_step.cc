@@ -23,6 +23,11 @@ constexpr double kMemoryUtilization = 0.92;
 
 struct Case {
   int batch, queries, context;
+  int prompt_queries = 0, prompt_context = 0;  // of one request more
+
+  int tokens() const { return batch * queries + prompt_queries; }
+  int requests() const { return batch + (prompt_queries > 0 ? 1 : 0); }
+  int longest() const { return std::max(context, prompt_context); }
 };
 
 std::vector<Case> cases_of(const BenchStepOptions& options) {
@@ -33,7 +38,12 @@ std::vector<Case> cases_of(const BenchStepOptions& options) {
         cases.push_back({batch, 1, context});
         continue;
       }
-      for (const int chunk : options.chunk) cases.push_back({batch, std::min(chunk, context), context});
+      for (const int chunk : options.chunk) {
+        if (options.phase == "prefill") cases.push_back({batch, std::min(chunk, context), context});
+        if (options.phase == "mixed")
+          for (const int prompt : options.prompt_context)
+            cases.push_back({batch, 1, context, std::min(chunk, prompt), prompt});
+      }
     }
   return cases;
 }
@@ -44,26 +54,29 @@ Batch make_batch(const Case& c, int vocab_size, int num_blocks, int groups) {
   std::mt19937_64 random(7);
   Batch batch;
   batch.cu_seqlens_q = {0};
-  batch.max_blocks = static_cast<int>(blocks_for_tokens(c.context));
+  batch.max_blocks = static_cast<int>(blocks_for_tokens(c.longest()));
   std::vector<int32_t> order(num_blocks);
   for (int i = 0; i < num_blocks; ++i) order[i] = i;
   std::shuffle(order.begin(), order.end(), random);
-  for (int r = 0; r < c.batch * groups; ++r) {
-    const int64_t first_block = int64_t{r % c.batch} * batch.max_blocks;
-    const int32_t first_of_group = r / c.batch * num_blocks;
+  for (int r = 0; r < c.requests() * groups; ++r) {
+    const bool is_prompt = r % c.requests() == c.batch;  // behind those that decode
+    const int queries = is_prompt ? c.prompt_queries : c.queries;
+    const int context = is_prompt ? c.prompt_context : c.context;
+    const int64_t first_block = int64_t{r % c.requests()} * batch.max_blocks;
+    const int32_t first_of_group = r / c.requests() * num_blocks;
     const auto block = [&](int64_t i) { return first_of_group + order[(first_block + i) % num_blocks]; };
     for (int i = 0; i < batch.max_blocks; ++i) batch.block_table.push_back(block(i));
-    for (int q = 0; q < c.queries; ++q) {
-      const int position = c.context - c.queries + q;
+    for (int q = 0; q < queries; ++q) {
+      const int position = context - queries + q;
       batch.ids.push_back(static_cast<int32_t>(random() % static_cast<uint64_t>(vocab_size)));
       batch.positions.push_back(position);
       batch.slots.push_back(int64_t{block(position / kBlockTokens)} * kBlockTokens + position % kBlockTokens);
     }
     batch.cu_seqlens_q.push_back(batch.num_tokens());
-    batch.seq_lens.push_back(c.context);
+    batch.seq_lens.push_back(context);
     batch.logit_rows.push_back(batch.num_tokens() - 1);
   }
-  for (int g = 0; g <= groups && groups > 1; ++g) batch.group_sequences.push_back(g * c.batch);
+  for (int g = 0; g <= groups && groups > 1; ++g) batch.group_sequences.push_back(g * c.requests());
   return batch;
 }
 
@@ -88,6 +101,8 @@ CaseResult evaluate(const Case& c, StepTimes times, const ModelConfig& config, c
   const StepWork work{.requests = c.batch,
                       .queries = c.queries,
                       .context = c.context,
+                      .prompt_queries = c.prompt_queries,
+                      .prompt_context = c.prompt_context,
                       .kv_dtype = types.kv,
                       .index_dtype = types.index,
                       .experts_hit = times.experts_hit};
@@ -135,8 +150,11 @@ void print_ranks(const StepTimes& times) {
 }
 
 void print_case(const CaseResult& r, int groups) {
-  std::printf("\n%d request%s x %d new token%s, context %d%s\n", r.c.batch, r.c.batch == 1 ? "" : "s",
-              r.c.queries, r.c.queries == 1 ? "" : "s", r.c.context, groups > 1 ? ", in each group" : "");
+  std::printf("\n%d request%s x %d new token%s, context %d", r.c.batch, r.c.batch == 1 ? "" : "s",
+              r.c.queries, r.c.queries == 1 ? "" : "s", r.c.context);
+  if (r.c.prompt_queries > 0)
+    std::printf(", and a prompt's %d of %d", r.c.prompt_queries, r.c.prompt_context);
+  std::printf("%s\n", groups > 1 ? ", in each group" : "");
   std::printf(
       "  step %.2f ms (%.2f to %.2f), floor %.2f ms: %.2fx; %.2f GB, %.2f TFLOP (%.0f%% of %.0f TFLOP/s)\n",
       r.times.median_us / 1e3, r.times.min_us / 1e3, r.times.max_us / 1e3, r.floor_us / 1e3,
@@ -154,6 +172,10 @@ void print_json(const CaseResult& r, const ModelConfig& config, const BenchStepO
   JsonWriter json(JsonWriter::Style::kSpaced);
   json.begin_object().key("phase").string(options.phase).key("batch").integer(r.c.batch);
   json.key("queries").integer(r.c.queries).key("context").integer(r.c.context);
+  if (r.c.prompt_queries > 0) {
+    json.key("prompt_queries").integer(r.c.prompt_queries);
+    json.key("prompt_context").integer(r.c.prompt_context);
+  }
   json.key("layers").integer(config.num_layers).key("sparse_layers");
   json.integer(std::count(config.layer_is_sparse.begin(), config.layer_is_sparse.end(), 1));
   json.key("tensor_parallel_size").integer(options.grid.tp);
@@ -191,8 +213,9 @@ Status check(const BenchStepOptions& options) {
   if (options.load.device == "cpu" || options.load.device == "sim")
     return Error{Errc::kInvalidArgument,
                  strf("bench step measures a GPU: --device {} makes no sense here", options.load.device)};
-  if (options.phase != "decode" && options.phase != "prefill")
-    return Error{Errc::kInvalidArgument, strf("--phase must be decode or prefill, got {}", options.phase)};
+  if (options.phase != "decode" && options.phase != "prefill" && options.phase != "mixed")
+    return Error{Errc::kInvalidArgument,
+                 strf("--phase must be decode, prefill or mixed, got {}", options.phase)};
   return Ok{};
 }
 
@@ -220,12 +243,12 @@ Status run_bench_step(const BenchStepOptions& options) {
   const std::vector<Case> cases = cases_of(options);
   RankOptions rank_options;
   for (const Case& c : cases) {
-    if (c.context > config.max_positions)
+    if (c.longest() > config.max_positions)
       return Error{Errc::kInvalidArgument,
-                   strf("--context {} exceeds the model's {} positions", c.context, config.max_positions)};
-    rank_options.max_context = std::max<int64_t>(rank_options.max_context, c.context);
-    rank_options.max_step_tokens = std::max(rank_options.max_step_tokens, c.batch * c.queries);
-    rank_options.max_step_sequences = std::max(rank_options.max_step_sequences, c.batch);
+                   strf("--context {} exceeds the model's {} positions", c.longest(), config.max_positions)};
+    rank_options.max_context = std::max<int64_t>(rank_options.max_context, c.longest());
+    rank_options.max_step_tokens = std::max(rank_options.max_step_tokens, c.tokens());
+    rank_options.max_step_sequences = std::max(rank_options.max_step_sequences, c.requests());
   }
   const CacheTypes types = SPARROW_TRY(cache_types(options.load, config.dtype, Device::kCuda));
   ProgressBar bar("weights", ProgressBar::Unit::kBytes);

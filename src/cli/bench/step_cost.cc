@@ -19,11 +19,21 @@ double bytes_of_number(MatrixFormat format) {
 }
 
 // Keys that the new tokens of one request see, summed over them, where each sees at most `most`.
-double keys_seen(const StepWork& work, double most) {
+double keys_seen(int queries, int64_t context, double most) {
   double sum = 0;
-  for (int q = 0; q < work.queries; ++q)
-    sum += std::min<double>(most, static_cast<double>(work.context - work.queries + q + 1));
+  for (int q = 0; q < queries; ++q)
+    sum += std::min<double>(most, static_cast<double>(context - queries + q + 1));
   return sum;
+}
+
+// Of all requests. However many queries of one select a key, it is read once; there are no more than all.
+double keys_seen(const StepWork& work, double most) {
+  return work.requests * keys_seen(work.queries, work.context, most) +
+         keys_seen(work.prompt_queries, work.prompt_context, most);
+}
+double keys_read(const StepWork& work, double selected) {
+  return work.requests * std::min<double>(static_cast<double>(work.context), work.queries * selected) +
+         std::min<double>(static_cast<double>(work.prompt_context), work.prompt_queries * selected);
 }
 
 }  // namespace
@@ -33,12 +43,13 @@ double PartCost::floor_us(double bytes_per_us, double flops_per_us) const {
 }
 
 std::vector<PartCost> step_cost(const ModelConfig& config, const Grid& grid, const StepWork& work) {
-  const double tokens = static_cast<double>(work.tokens()), requests = work.requests;
+  const double tokens = static_cast<double>(work.tokens());
   const double hidden = config.hidden_size, head = config.head_dim;
   const double query_heads = static_cast<double>(config.num_query_heads) / grid.tp;
   const double kv_heads = kv_heads_per_rank(config, grid);
   const double q_dim = query_heads * head, kv_dim = kv_heads * head;
-  const double context = static_cast<double>(work.context);
+  const double all = static_cast<double>(std::max(work.context, work.prompt_context));
+  const double cached = keys_read(work, all);
   const double kv_row = 2 * kv_dim * static_cast<double>(size_of(work.kv_dtype));  // K and V of a token
   const double index_row = head * static_cast<double>(size_of(work.index_dtype));
 
@@ -64,15 +75,13 @@ std::vector<PartCost> step_cost(const ModelConfig& config, const Grid& grid, con
                    (sparse ? tokens * index_row : 0);
     if (sparse) {
       const double selected = config.top_k_blocks * kBlock;
-      index.bytes += requests * context * index_row + tokens * kv_dim * kBf16;
-      index.flops += requests * 2 * kv_dim * keys_seen(work, context);
-      // However many queries select a block, it is read once; there are no more than all.
-      attend.bytes +=
-          requests * std::min(context, work.queries * selected) * kv_row + 2 * tokens * q_dim * kBf16;
-      attend.flops += requests * 4 * q_dim * keys_seen(work, selected);
+      index.bytes += cached * index_row + tokens * kv_dim * kBf16;
+      index.flops += 2 * kv_dim * keys_seen(work, all);
+      attend.bytes += keys_read(work, selected) * kv_row + 2 * tokens * q_dim * kBf16;
+      attend.flops += 4 * q_dim * keys_seen(work, selected);
     } else {
-      dense.bytes += requests * context * kv_row + 2 * tokens * q_dim * kBf16;
-      dense.flops += requests * 4 * q_dim * keys_seen(work, context);
+      dense.bytes += cached * kv_row + 2 * tokens * q_dim * kBf16;
+      dense.flops += 4 * q_dim * keys_seen(work, all);
     }
     product(output, hidden, q_dim, tokens, number(DeviceTensor::kO));
     if (config.layer_is_moe[layer]) {
@@ -92,8 +101,9 @@ std::vector<PartCost> step_cost(const ModelConfig& config, const Grid& grid, con
     }
   }
   const double vocabulary = static_cast<double>(config.vocab_size) / grid.tp;
-  product(head_cost, vocabulary, hidden, requests, kBf16);
-  head_cost.bytes += requests * vocabulary * (kF32 - kBf16);
+  const double logits = work.requests + (work.prompt_queries > 0 ? 1 : 0);
+  product(head_cost, vocabulary, hidden, logits, kBf16);
+  head_cost.bytes += logits * vocabulary * (kF32 - kBf16);
   return {norm, projection, store, index, attend, dense, output, router, experts, head_cost};
 }
 

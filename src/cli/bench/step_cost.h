@@ -16,15 +16,17 @@
 namespace sparrow::cli {
 
 // Requests alike, of one group: each has `context` tokens in the cache after the step, the last `queries` of
-// them new.
+// them new. Beside them there may be a prompt of which so many tokens are new.
 struct StepWork {
   int requests = 1;
   int queries = 1;
   int64_t context = 1;
+  int prompt_queries = 0;
+  int64_t prompt_context = 0;
   DType kv_dtype = DType::kBF16, index_dtype = DType::kBF16;
   std::span<const int> experts_hit;  // [layers] distinct routed experts of which the rank has some
 
-  int64_t tokens() const { return int64_t{requests} * queries; }
+  int64_t tokens() const { return int64_t{requests} * queries + prompt_queries; }
 };
 
 struct PartCost {

@@ -27,6 +27,11 @@ Result<StepRecord> record_of(const Json& row) {
   for (int64_t i = 0; i < batch; ++i) record.shape.add(queries, context, 1);
   record.what = queries == 1 ? strf("decode {} x {}", batch, context)
                              : strf("prefill {} x {} of {}", batch, queries, context);
+  const int64_t chunk = SPARROW_TRY(row.int_or("prompt_queries", 0, 1, kMost));
+  if (chunk == 0) return record;
+  const int64_t prompt = SPARROW_TRY(SPARROW_TRY(row.at("prompt_context")).as_int(chunk, kMost));
+  record.shape.add(chunk, prompt, 1);
+  record.what = strf("mixed {} x {} and {} of {}", batch, context, chunk, prompt);
   return record;
 }
 
@@ -150,12 +155,12 @@ double ratio(const CostModel& model, const StepRecord& record) {
 }
 
 std::string validation_table(const CostModel& model, std::span<const StepRecord> records) {
-  std::string table = strf("{:<28}{:>12}{:>12}{:>9}\n", "step", "measured ms", "model ms", "error");
+  std::string table = strf("{:<36}{:>12}{:>12}{:>9}\n", "step", "measured ms", "model ms", "error");
   std::vector<double> errors;
   for (const StepRecord& record : records) {
     const double of_measured = ratio(model, record);
     errors.push_back(std::abs(of_measured - 1));
-    table += strf("{:<28}{:>12.3f}{:>12.3f}{:>+8.1f}%\n", record.what, record.us / 1e3,
+    table += strf("{:<36}{:>12.3f}{:>12.3f}{:>+8.1f}%\n", record.what, record.us / 1e3,
                   record.us * of_measured / 1e3, 100 * (of_measured - 1));
   }
   std::sort(errors.begin(), errors.end());

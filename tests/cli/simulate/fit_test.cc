@@ -63,20 +63,30 @@ TEST(Fit, ReadsWhatBenchStepPrints) {
   std::ofstream(file) << R"({"commit": "abc", "date": "today"}
 {"phase": "decode", "batch": 8, "queries": 1, "context": 2048, "step_us": 5000.5, "parts": {}}
 {"phase": "prefill", "batch": 2, "queries": 128, "context": 4096, "step_us": 9000}
+{"phase": "mixed", "batch": 3, "queries": 1, "context": 2048, "prompt_queries": 64, "prompt_context": 100, "step_us": 7000}
 )";
   const auto records = read_step_records({&file, 1});
   ASSERT_TRUE(records.ok()) << records.error().message;
-  ASSERT_EQ(records->size(), 2u);
+  ASSERT_EQ(records->size(), 3u);
   EXPECT_EQ(records->at(0).what, "decode 8 x 2048");
   EXPECT_EQ(records->at(0).us, 5000.5);
   EXPECT_EQ(records->at(1).shape.rows, 256);
+  const StepShape& mixed = records->at(2).shape;
+  EXPECT_EQ(records->at(2).what, "mixed 3 x 2048 and 64 of 100");
+  EXPECT_EQ(mixed.rows, 67);
+  EXPECT_EQ(mixed.sequences, 3);
+  EXPECT_EQ(mixed.context, 3 * 2048);
+  EXPECT_EQ(mixed.prompts, 1);
+  EXPECT_EQ(mixed.prompt_context, 100);
   const struct {
     const char *line, *field;
-  } bad[] = {{R"({"batch": 8, "queries": 1, "step_us": 1})", "context"},
-             {R"({"batch": 8, "queries": 9, "context": 8, "step_us": 1})", "context"},
-             {R"({"batch": 0, "queries": 1, "context": 8, "step_us": 1})", "batch"},
-             {R"({"batch": 8, "queries": 1, "context": 8, "step_us": 0})", "step_us"},
-             {R"({"batch": 8, "queries": 1, "context": 8, "step_us": "1"})", "step_us"}};
+  } bad[] = {
+      {R"({"batch": 8, "queries": 1, "step_us": 1})", "context"},
+      {R"({"batch": 8, "queries": 9, "context": 8, "step_us": 1})", "context"},
+      {R"({"batch": 0, "queries": 1, "context": 8, "step_us": 1})", "batch"},
+      {R"({"batch": 8, "queries": 1, "context": 8, "step_us": 0})", "step_us"},
+      {R"({"batch": 8, "queries": 1, "context": 8, "step_us": 1, "prompt_queries": 9})", "prompt_context"},
+      {R"({"batch": 8, "queries": 1, "context": 8, "step_us": "1"})", "step_us"}};
   for (const auto& [line, field] : bad) {
     std::ofstream(file) << "{}\n" << line;
     EXPECT_THAT(read_step_records({&file, 1}).error().message,
