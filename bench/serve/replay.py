@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A trace against a real server, for `sparrow simulate` to be compared with.
 
-    replay.py make chat|agents|batch [--requests N] [--rate R] > trace.jsonl
+    replay.py make chat|agents|batch [--requests N] [--rate R] [--seconds S] > trace.jsonl
+    replay.py warm http://127.0.0.1:8000
     replay.py run trace.jsonl http://127.0.0.1:8000 > measured.json
     replay.py compare measured.json simulated.json
 
-Needs nothing but Python. A session's next prompt has the answers that came, as an agent's has.
+Needs nothing but Python. A session's next prompt has the answers that came, as an agent's has. `warm` has a server run decode steps of
+all sizes once: on a GPU each is captured when it is first met, which a server that is up for a day does not notice and a minute does.
 """
 
 import argparse
@@ -22,6 +24,8 @@ import urllib.request
 
 FIRST_ID, IDS = 1000, 100_000  # of prompts: ordinary tokens of M3
 PROCESSES = 8
+SIZES = [*range(1, 8), *range(8, 16, 2), *range(16, 32, 4), *range(32, 64, 8), *range(64, 128, 16), *range(128, 257, 32)]
+WARM = [(1500, 256), (6000, 256), (20_000, 256), (50_000, 48)]  # prompts' tokens, most at once
 
 
 def make(options):
@@ -49,7 +53,8 @@ def make(options):
             tokens += output
             at += source.expovariate(1 / (10 if chat else 3))
     for line in sorted(lines, key=lambda line: line["arrival"]):
-        print(json.dumps(line))
+        if line["arrival"] <= options.seconds:
+            print(json.dumps(line))
 
 
 class Session:
@@ -91,7 +96,8 @@ def converse(number, requests, start, host, results):
     session = Session(f"{start} {number}")  # nothing in common with what ran before
     for request in requests:
         time.sleep(max(0.0, start + request["arrival"] - time.monotonic()))
-        results.append(session.ask(host, request))
+        sent = time.monotonic() - start
+        results.append((*session.ask(host, request), sent, request))
 
 
 def work(sessions, start, host, queue):
@@ -102,6 +108,30 @@ def work(sessions, start, host, queue):
     for thread in threads:
         thread.join()
     queue.put((results, time.monotonic()))
+
+
+def warm(options):
+    host, begin = options.url.removeprefix("http://").rstrip("/"), time.monotonic()
+
+    def ask(prompt, tokens):
+        connection = http.client.HTTPConnection(host, timeout=600)
+        connection.request("POST", "/v1/completions", f'{{"prompt": {prompt}, "max_tokens": {tokens}, "ignore_eos": true}}',
+                           {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        answer.read()
+
+    for length, most in WARM:
+        prompt = json.dumps([FIRST_ID + random.randrange(IDS) for _ in range(length)])
+        ask(prompt, 1)  # from here on it is in the cache
+        # Requests end one size after the other, the largest first.
+        tokens = [40 + 3 * sum(size > i for size in SIZES) for i in range(most)]
+        threads = [threading.Thread(target=ask, args=(prompt, count)) for count in tokens]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        print(f"{length} tokens: {time.monotonic() - begin:.1f} s", file=sys.stderr)
 
 
 def counted(host, name):
@@ -131,13 +161,18 @@ def run(options):
     expected = sum(len(requests) for requests in sessions.values())
     assert len(results) == expected, f"{expected - len(results)} requests failed"
     seconds = max(end for _, end in done) - start
-    tokens = sum(1 + len(gaps) for _, gaps, _ in results)
+    if options.raw:
+        with open(options.raw, "w") as raw:
+            for first, gaps, whole, sent, request in sorted(results, key=lambda result: result[3]):
+                raw.write(json.dumps({**request, "sent": round(sent, 5), "first": round(first, 5), "whole": round(whole, 5),
+                                      "gaps": [round(gap, 5) for gap in gaps]}) + "\n")
+    tokens = sum(1 + len(gaps) for _, gaps, *_ in results)
     hits, queries = (counted(host, f"vllm:prefix_cache_{name}_total") - before[name] for name in ("hits", "queries"))
     print(json.dumps({"requests": len(results), "seconds": seconds, "output_tokens": tokens, "output_tokens_per_second": tokens / seconds,
                       "prefix_tokens_queried": queries, "prefix_tokens_hit": hits,
-                      "first_token_seconds": percentiles([first for first, _, _ in results]),
-                      "token_gap_seconds": percentiles([gap for _, gaps, _ in results for gap in gaps]),
-                      "request_seconds": percentiles([whole for _, _, whole in results])}, indent=1))
+                      "first_token_seconds": percentiles([first for first, *_ in results]),
+                      "token_gap_seconds": percentiles([gap for _, gaps, *_ in results for gap in gaps]),
+                      "request_seconds": percentiles([whole for _, _, whole, *_ in results])}, indent=1))
 
 
 def compare(options):
@@ -165,10 +200,15 @@ def main():
     command.add_argument("--requests", type=int, default=400)
     command.add_argument("--rate", type=float, default=2)
     command.add_argument("--seed", type=int, default=1)
+    command.add_argument("--seconds", type=float, default=float("inf"), help="only requests that arrive within so many")
     command.set_defaults(run=make)
+    command = commands.add_parser("warm")
+    command.add_argument("url")
+    command.set_defaults(run=warm)
     command = commands.add_parser("run")
     command.add_argument("trace")
     command.add_argument("url")
+    command.add_argument("--raw", help="write each request's times there, too")
     command.set_defaults(run=run)
     command = commands.add_parser("compare")
     command.add_argument("measured")

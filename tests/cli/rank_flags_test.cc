@@ -8,7 +8,9 @@
 
 #include "base/files/mapped_file.h"
 #include "cli/commands.h"
+#include "cli/load_model.h"
 #include "cli/ranks/rank_process.h"
+#include "cli/serve/serve_checks.h"
 #include "support/temp_dir.h"
 
 namespace sparrow::cli {
@@ -90,6 +92,23 @@ TEST(RankFlags, AboutMemoryOfGpusNeedSeveralOfThem) {
   EXPECT_EQ(refusal(RankFlags{.no_peer_memory = true}.check_device("cpu")),
             "--no-peer-memory: it is about GPUs, and the device is cpu");
   EXPECT_EQ(refusal(RankFlags{}.check_device("cpu")), "");
+}
+
+TEST(RankFlags, ARankAloneHasRandomWeightsAndAGpu) {
+  ServeOptions o = parsed<ServeOptions>({"serve", "m", "--tp", "8", "--no-comm"});
+  EXPECT_TRUE(o.no_comm);
+  const auto is_refused = [](const ServeOptions& options) {
+    return refusal(check_flags(options)).starts_with("--no-comm:");
+  };
+  o.load.device = built_with_cuda() ? "cuda" : "auto";
+  EXPECT_TRUE(is_refused(o));
+  o.load.load_format = "dummy";
+  EXPECT_EQ(is_refused(o), !built_with_cuda());
+  o.ranks.grid.dp = 2;
+  EXPECT_TRUE(is_refused(o));
+  o.load.device = "cpu";
+  o.ranks.grid.dp = 1;
+  EXPECT_TRUE(is_refused(o));
 }
 
 // Grid, nodes and flags say how ranks exchange, and whoever says otherwise does not get in.

@@ -280,6 +280,11 @@ CLI::App* add_serve(CLI::App& app, ServeOptions& o) {
   add_media(command, o.media);
   add_load(command, o.load);
   add_ranks(command, o.ranks);
+  command
+      ->add_flag(
+          "--no-comm", o.no_comm,
+          "Rank 0 runs alone, with --load-format dummy: what a GPU of so many takes. Answers mean nothing")
+      ->group("Several GPUs");
   add_not_yet(command, o);
   add_without_effect(command, o);
   command->footer(

@@ -223,8 +223,8 @@ Result<int> serve(ServeOptions options, const std::optional<RankPlace>& place,
 
 Result<int> run_serve(ServeOptions options) {
   std::unique_ptr<RankProcess> ranks;
-  if (options.ranks.grid.world() == 1) {
-    SPARROW_TRY(options.ranks.check_alone());
+  if (options.ranks.grid.world() == 1 || options.no_comm) {
+    if (!options.no_comm) SPARROW_TRY(options.ranks.check_alone());
     return serve(std::move(options), std::nullopt, ranks);
   }
   // What is wrong for all ranks is said once.

@@ -49,6 +49,7 @@ struct ServeOptions {
 
   LoadOptions load;
   RankFlags ranks;
+  bool no_comm = false;  // one rank of the grid runs, alone, with random weights: for measurements
 
   std::filesystem::path chat_template;
   std::string tool_call_parser = "minimax_m3", reasoning_parser = "minimax_m3";  // "none" turns one off

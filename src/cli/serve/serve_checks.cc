@@ -49,6 +49,9 @@ Status check_flags(const ServeOptions& o) {
              o.block_size));
   SPARROW_TRY(check(o.load));
   SPARROW_TRY(o.ranks.check_device(o.load.device));
+  if (o.no_comm && (o.load.load_format != "dummy" || o.load.device != "cuda" || o.ranks.grid.dp > 1))
+    return unsupported(
+        "--no-comm: a GPU's part of a model with random weights (--load-format dummy), in one group");
   if (o.load.device == "sim" && o.ranks.grid.world() > 1)
     return unsupported("--device sim: one process stands for all ranks; the cost model is that of a grid");
   if (o.trust_request_chat_template)
