@@ -61,16 +61,19 @@ class Session:
     def __init__(self, seed):
         self.random, self.ids = random.Random(seed), []
 
-    def ask(self, host, request):
-        """Seconds to the first token, gaps between tokens, seconds of all."""
+    def prepare(self, request):
+        """The request's text: many at once would take each other's time."""
         missing = request["prompt_tokens"] - len(self.ids)
         self.ids += [FIRST_ID + self.random.randrange(IDS) for _ in range(missing)]
-        prompt = self.ids[:request["prompt_tokens"]]
+        self.ids = self.ids[:request["prompt_tokens"]]
+        return json.dumps({"prompt": self.ids, "max_tokens": request["output_tokens"], "ignore_eos": True, "temperature": 1, "stream": True,
+                           "return_token_ids": True})
+
+    def ask(self, host, body, request):
+        """Seconds to the first token, gaps between tokens, seconds of all."""
         begin = last = time.monotonic()
         connection = http.client.HTTPConnection(host, timeout=600)
-        body = {"prompt": prompt, "max_tokens": request["output_tokens"], "ignore_eos": True, "temperature": 1, "stream": True,
-                "return_token_ids": True}
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         assert answer.status == 200, answer.read()
         first, gaps, drawn = None, [], []
@@ -88,16 +91,17 @@ class Session:
             drawn += ids
         connection.close()
         assert len(drawn) == request["output_tokens"], (len(drawn), request)
-        self.ids = prompt + drawn
+        self.ids += drawn
         return first, gaps, last - begin
 
 
 def converse(number, requests, start, host, results):
     session = Session(f"{start} {number}")  # nothing in common with what ran before
     for request in requests:
+        body = session.prepare(request)
         time.sleep(max(0.0, start + request["arrival"] - time.monotonic()))
         sent = time.monotonic() - start
-        results.append((*session.ask(host, request), sent, request))
+        results.append((*session.ask(host, body, request), sent, request))
 
 
 def work(sessions, start, host, queue):

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/files/mapped_file.h"
 #include "base/json/json.h"
@@ -35,10 +36,13 @@ Result<StepRecord> record_of(const Json& row) {
   return record;
 }
 
-// Points of the curve over rows: powers of two, but for those between which nothing was measured.
-std::vector<double> knots_of(std::span<const StepRecord> records) {
+// Points of the curve over rows of steps with prompts, or without: powers of two, but for those between which
+// nothing was measured.
+std::vector<double> knots_of(std::span<const StepRecord> records, bool prompts) {
   std::set<double> measured;
-  for (const StepRecord& record : records) measured.insert(static_cast<double>(record.shape.rows));
+  for (const StepRecord& record : records)
+    if ((record.shape.prompts > 0) == prompts) measured.insert(CostModel::curve_rows(record.shape));
+  if (measured.empty()) return {};
   std::vector<double> knots = {1};
   for (double knot = 2; knot <= *measured.rbegin(); knot *= 2)
     if (const auto above = measured.upper_bound(knots.back()); above != measured.end() && *above <= knot)
@@ -46,12 +50,18 @@ std::vector<double> knots_of(std::span<const StepRecord> records) {
   return knots;
 }
 
-// One line of the equations: the curve's first value and its rises, then the terms.
-std::vector<double> line_of(const StepShape& shape, const std::vector<double>& knots) {
-  std::vector<double> line = {1};
-  for (size_t i = 1; i < knots.size(); ++i) {
-    const double share = (static_cast<double>(shape.rows) - knots[i - 1]) / (knots[i] - knots[i - 1]);
-    line.push_back(std::clamp(share, 0.0, i + 1 < knots.size() ? 1.0 : HUGE_VAL));
+// One line of the equations: each curve's first value and its rises, which are of the other kind of steps or
+// of this one, then the terms.
+std::vector<double> line_of(const StepShape& shape, const CostModel& model) {
+  std::vector<double> line;
+  for (const Curve* curve : {&model.rows, &model.prompt_rows}) {
+    const std::vector<double>& knots = curve->at;
+    const bool is_its = (shape.prompts > 0) == (curve == &model.prompt_rows);
+    for (size_t i = 0; i < knots.size(); ++i) {
+      const double share =
+          i == 0 ? 1 : (CostModel::curve_rows(shape) - knots[i - 1]) / (knots[i] - knots[i - 1]);
+      line.push_back(is_its ? std::clamp(share, 0.0, i + 1 < knots.size() ? 1.0 : HUGE_VAL) : 0);
+    }
   }
   for (const double term : CostModel::terms_of(shape)) line.push_back(term);
   return line;
@@ -136,16 +146,22 @@ Result<Curve> read_exchange(const std::filesystem::path& file, int ranks) {
 }
 
 void fit(CostModel& model, std::span<const StepRecord> records) {
-  model.rows = {.at = knots_of(records), .us = {}};
+  model.rows = {.at = knots_of(records, false), .us = {}};
+  model.prompt_rows = {.at = knots_of(records, true), .us = {}};
   std::vector<std::vector<double>> lines;
   for (const StepRecord& record : records) {
-    lines.push_back(line_of(record.shape, model.rows.at));
+    lines.push_back(line_of(record.shape, model));
     for (double& value : lines.back()) value /= record.us;
   }
   const std::vector<double> x = solve(lines);
-  double us = 0;
-  for (size_t i = 0; i < model.rows.at.size(); ++i) model.rows.us.push_back(us += x[i]);
-  std::copy(x.begin() + static_cast<int64_t>(model.rows.at.size()), x.end(), model.us_of.begin());
+  auto next = x.begin();
+  for (Curve* curve : {&model.rows, &model.prompt_rows}) {
+    double us = 0;
+    for (size_t i = 0; i < curve->at.size(); ++i) curve->us.push_back(us += *next++);
+  }
+  std::copy(next, x.end(), model.us_of.begin());
+  // Where one kind was not measured, steps are as those of the other.
+  if (model.rows.at.empty()) model.rows = std::exchange(model.prompt_rows, {});
 }
 
 double ratio(const CostModel& model, const StepRecord& record) {

@@ -5,16 +5,12 @@
 #include <array>
 #include <numeric>
 
+#include "engine/memory/graph_rows.h"
 #include "kv/block_table.h"
 
 namespace sparrow {
 namespace {
 
-// A decode step runs in the smallest graph that holds it. Padding rows cost little, but not nothing: steps of
-// about an eighth.
-constexpr std::array kBatchLadder = {1,   2,   3,   4,   5,   6,   7,   8,   10,  12, 14,
-                                     16,  20,  24,  28,  32,  40,  48,  56,  64,  80, 96,
-                                     112, 128, 160, 192, 224, 256, 320, 384, 448, 512};
 // Longest contexts in blocks: kernels divide their work by what the table could hold.
 constexpr std::array kColumnLadder = {16, 64, 256, 1024, 4096, 16384};
 
@@ -54,7 +50,7 @@ void round_up(const RankStepLimits& limits, int columns, RankStep& step) {
   StepShape& shape = step.shape;
   int rows = 0;
   for (int g = 0; g < shape.num_groups(); ++g) rows = std::max(rows, shape.group(g).rows);
-  shape.decodes = shape.logits = next_rung(kBatchLadder, rows, limits.max_step_sequences);
+  shape.decodes = shape.logits = next_rung(kGraphRows, rows, limits.max_step_sequences);
   shape.table_columns = next_rung(kColumnLadder, columns, limits.max_columns);
   for (GroupShape& group : shape.groups) group = {shape.decodes, shape.logits};
   for (RankStep::Group& group : step.groups) {

@@ -7,6 +7,7 @@
 #include "base/json/json.h"
 #include "base/json/json_writer.h"
 #include "base/json/known_fields.h"
+#include "engine/memory/graph_rows.h"
 
 namespace sparrow {
 namespace {
@@ -64,9 +65,13 @@ std::array<double, CostModel::kTerms.size()> CostModel::terms_of(const StepShape
           static_cast<double>(shape.logit_rows)};
 }
 
+double CostModel::curve_rows(const StepShape& shape) {
+  return static_cast<double>(shape.prompts > 0 ? shape.rows : graph_rows(shape.rows));
+}
+
 double CostModel::step_us(const StepShape& shape) const {
-  const auto num_rows = static_cast<double>(shape.rows);
-  double us = rows(num_rows) + exchanges * exchange(num_rows);
+  const Curve& curve = shape.prompts > 0 && !prompt_rows.at.empty() ? prompt_rows : rows;
+  double us = curve(curve_rows(shape)) + exchanges * exchange(static_cast<double>(shape.rows));
   const auto terms = terms_of(shape);
   for (size_t i = 0; i < terms.size(); ++i) us += us_of[i] * terms[i];
   return std::min(us, kLongestStepUs);
@@ -75,8 +80,9 @@ double CostModel::step_us(const StepShape& shape) const {
 Result<CostModel> CostModel::parse(std::string_view json, std::string_view source) {
   const JsonDocument document = SPARROW_TRY(JsonDocument::parse(json, source));
   const Json root = document.root(std::string(source));
-  SPARROW_TRY(expect_fields(root, std::vector<std::string>{"name", "gpus", "groups", "cache_tokens", "rows",
-                                                           "us_of", "exchange", "exchanges", "host_us"}));
+  SPARROW_TRY(expect_fields(
+      root, std::vector<std::string>{"name", "gpus", "groups", "cache_tokens", "rows", "prompt_rows", "us_of",
+                                     "exchange", "exchanges", "host_us"}));
   const auto time_of = [](const Json& object, std::string_view key) -> Result<double> {
     const double us = SPARROW_TRY(object.number_or(key, 0));
     if (us < 0) return object.at(key)->error("must not be negative");
@@ -88,6 +94,7 @@ Result<CostModel> CostModel::parse(std::string_view json, std::string_view sourc
   model.groups = static_cast<int>(SPARROW_TRY(root.int_or("groups", 1, 1, 1 << 10)));
   model.cache_tokens = SPARROW_TRY(root.int_or("cache_tokens", 0, 0, kMostTokens));
   model.rows = SPARROW_TRY(read_curve(SPARROW_TRY(root.at("rows"))));
+  if (const auto curve = root.find("prompt_rows")) model.prompt_rows = SPARROW_TRY(read_curve(*curve));
   if (const auto terms = root.find("us_of")) {
     SPARROW_TRY(expect_fields(*terms, std::vector<std::string>(kTerms.begin(), kTerms.end())));
     for (size_t i = 0; i < kTerms.size(); ++i) model.us_of[i] = SPARROW_TRY(time_of(*terms, kTerms[i]));
@@ -112,6 +119,7 @@ std::string CostModel::json() const {
   out.begin_object().key("name").string(name).key("gpus").integer(gpus).key("groups").integer(groups);
   out.key("cache_tokens").integer(cache_tokens).key("rows");
   write_curve(out, rows);
+  if (!prompt_rows.at.empty()) write_curve(out.key("prompt_rows"), prompt_rows);
   out.key("us_of").begin_object();
   for (size_t i = 0; i < kTerms.size(); ++i) out.key(kTerms[i]).number(us_of[i]);
   out.end_object();

@@ -34,13 +34,16 @@ struct CostModel {
   int gpus = 1;              // of an instance
   int groups = 1;            // data-parallel ones of these, side by side: a step is as long as the longest
   int64_t cache_tokens = 0;  // of each data-parallel group
-  Curve rows;                // us, by the rows of a step
+  Curve rows;                // us, by the rows of the graph that a step of decodes alone runs in
+  Curve prompt_rows;         // the same of a step with prompts, by its rows; empty: as the other
   std::array<double, kTerms.size()> us_of{};  // for each of a term
   Curve exchange;      // us that one sum over the ranks takes, by rows; empty: there is one rank
   int exchanges = 0;   // in a step
   double host_us = 0;  // between two steps, where the next one is not known ahead
 
   double step_us(const StepShape& shape) const;
+  // Where on the curve of its kind a step is.
+  static double curve_rows(const StepShape& shape);
 
   static Result<CostModel> parse(std::string_view json, std::string_view source);
   static Result<CostModel> read(const std::filesystem::path& file);

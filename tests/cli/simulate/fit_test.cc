@@ -37,6 +37,25 @@ TEST(Fit, FindsAModelFromItsOwnSteps) {
   for (const double us : fitted.us_of) EXPECT_GE(us, 0);
 }
 
+// Rows of prompts cost more here than rows of graphs; steps that mix them are of the former.
+TEST(Fit, TellsStepsWithPromptsFromOthers) {
+  const CostModel truth{.rows = {.at = {1, 256}, .us = {1000, 2000}},
+                        .prompt_rows = {.at = {1, 512}, .us = {3000, 9000}}};
+  std::vector<StepRecord> records;
+  for (const int64_t rows : {1, 2, 4, 8, 16, 32, 64, 128, 256}) records.push_back(record(truth, rows, 1, 10));
+  CostModel fitted;
+  fit(fitted, records);
+  EXPECT_TRUE(fitted.prompt_rows.at.empty());
+  for (const int64_t rows : {2, 8, 32, 128, 256, 512}) records.push_back(record(truth, 1, rows, 600));
+  fit(fitted, records);
+  EXPECT_NEAR(ratio(fitted, record(truth, 100, 1, 10)), 1, 0.02);
+  EXPECT_NEAR(ratio(fitted, record(truth, 1, 400, 600)), 1, 0.02);
+  StepRecord mixed = record(truth, 60, 1, 10);
+  mixed.shape.add(100, 600, 1);
+  mixed.us = truth.step_us(mixed.shape);
+  EXPECT_NEAR(ratio(fitted, mixed), 1, 0.02);
+}
+
 // Where nothing was measured between two numbers of rows the curve is straight.
 TEST(Fit, IsStraightWhereNothingWasMeasured) {
   const CostModel truth{.rows = {.at = {1, 4096}, .us = {1000, 5095}}};

@@ -68,6 +68,22 @@ TEST(CostModel, AStepIsTheSumOfItsTerms) {
   EXPECT_DOUBLE_EQ(model.step_us(shape), 110 + 3 * 7 + 0.5 * 300 + 2 * 2 + 2);
 }
 
+// A graph holds decodes, padded to its size; steps with prompts run as they are, on a curve of their own.
+TEST(CostModel, StepsWithPromptsHaveTheirOwnCurve) {
+  CostModel model{.rows = {.at = {1, 512}, .us = {1000, 1511}}};
+  StepShape decodes, mixed;
+  for (int i = 0; i < 9; ++i) decodes.add(1, 100, 1);
+  EXPECT_EQ(model.step_us(decodes), 1009);  // in a graph of 10
+  mixed = decodes;
+  mixed.add(2, 50, 1);
+  EXPECT_EQ(model.step_us(mixed), 1010);
+  model.prompt_rows = {.at = {1, 101}, .us = {5000, 5100}};
+  EXPECT_EQ(model.step_us(mixed), 5010);
+  EXPECT_EQ(model.step_us(decodes), 1009);
+  const CostModel again = CostModel::parse(model.json(), "again").value();
+  EXPECT_EQ(again.step_us(mixed), 5010);
+}
+
 TEST(CostModel, ComesBackAsItWasWritten) {
   const CostModel model = CostModel::parse(kModel, "test").value();
   const CostModel again = CostModel::parse(model.json(), "again").value();
