@@ -34,13 +34,30 @@ def cost_models(table):
     """Cost models against steps that they were not fitted to."""
     record = newest("fleet-cost")
     questions = {"held_back": "the model of `bench/cost`, shapes that its fit has not seen",
+                 "held_back_mixed": "of these, decodes beside a prompt",
                  "shapes_of_the_fit_at_other_commits": "the same, shapes of the fit measured at other commits",
                  "each_tenth_by_the_others": "each tenth of all shapes, a model fitted to the other nine"}
-    names = {"h200-m3-tp8": "bf16", "h200-m3-mxfp8-tp8": "MXFP8"}
+    names = {"h200-m3-tp8": "bf16, TP8", "h200-m3-mxfp8-tp8": "MXFP8, TP8", "h200-m3-mxfp8-tp4": "MXFP8, TP4"}
     rows = []
     for key, question in questions.items():
         for name, layout in names.items():
-            r = record.head["results"][name][key]
+            r = record.head["results"].get(name, {}).get(key)
+            if not r or not r["shapes"]:
+                continue
             rows.append([question, layout, str(r["shapes"]), str(r["within_10_percent"]), f"{r['median_error']:.1%}", f"{r['largest_error']:.1%}"])
-    return table(["steps of one H200 of eight", "layout", "shapes", "within 10%", "median error", "largest"], rows, left=2) + \
+    return table(["steps of one H200 of several", "layout", "shapes", "within 10%", "median error", "largest"], rows, left=2) + \
         ["", f"From {record.origin()}."]
+
+
+def served(table):
+    """A simulated server against a real one on the same traces."""
+    record = newest("fleet-serve")
+    names = {"output_tokens_per_second": "tokens/s", "first_token_seconds": "first token", "token_gap_seconds": "gap", "request_seconds": "whole answer"}
+    rows = []
+    for run in record.head["runs"]:
+        for workload, result in run["results"].items():
+            cells = [f"{100 * row['error']:+.1f}%" for row in result["rows"]]
+            rows.append([run["model"], f"{workload}, {result['requests']} requests", *cells])
+    first = next(iter(record.head["runs"][0]["results"].values()))["rows"]
+    columns = [" ".join([names[row["figure"].split()[0]], *row["figure"].split()[1:]]) for row in first]
+    return table(["one GPU of eight", "workload", *columns], rows, left=2) + ["", f"From {record.origin()}."]
