@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // How fast weights get from the page cache to the GPU, against what the machine can copy at all; and how long
 // random weights for a whole rank take.
-//   load_bench DIR [bf16|mxfp8]    DIR gets a checkpoint (preset m3-layer, 20 or 10 GB) if it holds none
+//   load_bench DIR [bf16|mxfp8 [ranks]]    ranks: rank 3 of 8 alone
+// DIR gets a checkpoint (preset m3-layer, 20 or 13 GB) if it holds none.
 #include <cuda_runtime_api.h>
 #include <fcntl.h>
 #include <unistd.h>
@@ -154,7 +155,22 @@ void bench_dummy() {
   std::printf("dummy weights: %.2f GiB in %.2f s\n", gib, seconds);
 }
 
-int run(const std::filesystem::path& dir, DType dtype) {
+// The link limits one rank. A rank of eight maps all pages of the matrices that are cut by columns: where
+// pages are small, as in /dev/shm, that limits it.
+void bench_loads(const std::filesystem::path& dir, bool ranks_alone, double ceiling) {
+  for (const int threads : {8, 12})
+    for (const size_t mib : {4, 8, 16})
+      if (!ranks_alone) bench_load(dir, {}, {.threads = threads, .buffer_bytes = mib << 20}, ceiling);
+  if (!ranks_alone) bench_load(dir, {.tp = 2, .rank = 1}, {.threads = 12}, ceiling);
+  const Grid eight{.tp = 8, .rank = 3};
+  for (const int threads : {12, 16})
+    for (const size_t mib : {1, 2, 4})
+      bench_load(dir, eight, {.threads = threads, .buffer_bytes = mib << 20}, ceiling);
+  std::printf("read from disk again in %.1f s\n", seconds_of([&] { read_from_disk(dir); }));
+  for (const int threads : {12, 16}) bench_load(dir, eight, {.threads = threads}, ceiling);
+}
+
+int run(const std::filesystem::path& dir, DType dtype, bool ranks_alone) {
   const auto info = use_device(0);
   if (!info.ok()) return std::fprintf(stderr, "%s\n", info.error().message.c_str()), 1;
   if (!std::filesystem::exists(dir / "config.json")) {
@@ -171,14 +187,8 @@ int run(const std::filesystem::path& dir, DType dtype) {
   std::printf("%s\npinned to device %.2f GB/s, page cache to pinned, %d threads %.2f GB/s\n",
               info->name.c_str(), pinned, kCopyThreads, page_cache);
   const double ceiling = std::min(pinned, page_cache);
-  for (const int threads : {8, 12})
-    for (const size_t mib : {4, 8, 16})
-      bench_load(dir, {}, {.threads = threads, .buffer_bytes = mib << 20}, ceiling);
-  bench_load(dir, {.tp = 2, .rank = 1}, {.threads = 12}, ceiling);
-  bench_load(dir, {.tp = 8, .rank = 3}, {.threads = 12}, ceiling);
-  std::printf("read from disk again in %.1f s\n", seconds_of([&] { read_from_disk(dir); }));
-  bench_load(dir, {.tp = 8, .rank = 3}, {.threads = 12}, ceiling);
-  bench_dummy();
+  bench_loads(dir, ranks_alone, ceiling);
+  if (!ranks_alone) bench_dummy();
   return 0;
 }
 
@@ -186,7 +196,8 @@ int run(const std::filesystem::path& dir, DType dtype) {
 }  // namespace sparrow
 
 int main(int argc, char** argv) {
-  if (argc < 2) return std::fprintf(stderr, "usage: load_bench DIR [bf16|mxfp8]\n"), 2;
+  if (argc < 2) return std::fprintf(stderr, "usage: load_bench DIR [bf16|mxfp8 [ranks]]\n"), 2;
   const bool mxfp8 = argc > 2 && std::string_view(argv[2]) == "mxfp8";
-  return sparrow::run(argv[1], mxfp8 ? sparrow::DType::kF8E4M3 : sparrow::DType::kBF16);
+  return sparrow::run(argv[1], mxfp8 ? sparrow::DType::kF8E4M3 : sparrow::DType::kBF16,
+                      argc > 3 && std::string_view(argv[3]) == "ranks");
 }
