@@ -64,6 +64,9 @@ Result<PinnedBuffer> PinnedBuffer::allocate(size_t bytes) {
   void* const memory = std::aligned_alloc(alignment, rounded);
   if (memory == nullptr) return Error{Errc::kIo, strf("no {} bytes of host memory", bytes)};
   ::madvise(memory, rounded, MADV_HUGEPAGE);
+  // The driver locks pages for one thread at a time; those that are not there yet it would fill with zeros
+  // meanwhile.
+  for (size_t at = 0; at < rounded; at += kPage) static_cast<volatile std::byte*>(memory)[at] = std::byte{0};
   const cudaError_t error = cudaHostRegister(memory, rounded, cudaHostRegisterPortable);
   if (error != cudaSuccess) {
     cudaGetLastError();

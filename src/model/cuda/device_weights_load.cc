@@ -22,7 +22,7 @@ namespace sparrow {
 namespace {
 
 constexpr int kMaxThreads = 12;  // 8 give 79 to 84% of what a PCIe link carries, 12 gave 84%
-constexpr size_t kScaleAlignment = 16;
+constexpr size_t kScaleAlignment = 16, kBufferAlignment = 256;
 
 // A part and where it comes from.
 struct Source {
@@ -157,9 +157,10 @@ class Folds {
 // waits for the kernel that reads the one before. The copies of other threads run meanwhile.
 struct Lane {
   struct Slot {
-    PinnedBuffer buffer;
+    std::byte* buffer;
     Event sent;
   };
+  PinnedBuffer pinned;  // of all slots: threads wait for each other while they lock pages
   Stream stream;
   std::vector<Slot> slots;
   DeviceBuffer staging;
@@ -167,8 +168,9 @@ struct Lane {
 
   static Result<Lane> create(size_t buffer_bytes, int num_slots) {
     Lane lane;
-    for (int i = 0; i < num_slots; ++i)
-      lane.slots.push_back({SPARROW_TRY(PinnedBuffer::allocate(buffer_bytes)), Event()});
+    lane.pinned = SPARROW_TRY(PinnedBuffer::allocate(buffer_bytes * static_cast<size_t>(num_slots)));
+    for (size_t i = 0; i < static_cast<size_t>(num_slots); ++i)
+      lane.slots.push_back({lane.pinned.data() + i * buffer_bytes, Event()});
     lane.staging = SPARROW_TRY(DeviceBuffer::allocate(buffer_bytes));
     return lane;
   }
@@ -177,9 +179,9 @@ struct Lane {
   void send(const Chunk& chunk, const PackFaults& faults, unsigned long long* changed, std::byte* memory) {
     Slot& slot = slots[next++ % slots.size()];
     slot.sent.wait();
-    gather(chunk, slot.buffer.data());
-    SPARROW_CUDA(cudaMemcpyAsync(staging.data(), slot.buffer.data(), chunk.bytes(), cudaMemcpyHostToDevice,
-                                 stream.get()));
+    gather(chunk, slot.buffer);
+    SPARROW_CUDA(
+        cudaMemcpyAsync(staging.data(), slot.buffer, chunk.bytes(), cudaMemcpyHostToDevice, stream.get()));
     slot.sent.record(stream.get());
     if (changed != nullptr && is_folded(*chunk.source->part))
       SPARROW_CUDA(launch_fold_rows({.codes = staging.as<uint8_t>(),
@@ -250,6 +252,7 @@ Result<FoldedCodes> copy_parts(std::span<const DevicePart> parts, const Weights&
     total += static_cast<size_t>(source.part->num_rows) * source.row_bytes();
     buffer_bytes = std::max(buffer_bytes, source.row_bytes() + kScaleAlignment);
   }
+  buffer_bytes = round_up(buffer_bytes, kBufferAlignment);
   const std::vector<Chunk> chunks = cut_into_chunks(sources, buffer_bytes);
   for (const Chunk& chunk : chunks) walk.expect(chunk.source->file);
   walk.start();
