@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sum over ranks + residual + norm, on one GPU: all ranks in one launch, each on CTAs of its own (what the
 // protocol costs where memory is near), and ranks as processes, which share the GPU by time slices or, under
-// MPS, at once, with NCCL beside (libnccl.so.2, if it lets ranks share a GPU). Usage: exchange_bench [ranks
-// ...]
+// MPS, at once, with NCCL beside (libnccl.so.2, if it lets ranks share a GPU): rows sent over it as steps do
+// where GPUs do not share memory, and its own sum with a norm. Usage: exchange_bench [ranks ...]
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -19,7 +19,9 @@
 #include "cuda/comm/together.h"
 #include "device/arena.h"
 #include "device/cuda/check.h"
+#include "device/cuda/memory.h"
 #include "device/cuda/stream.h"
+#include "model/cuda/exchange/row_kernels.h"
 #include "ops/cuda/comm/exchange.h"
 #include "ops/cuda/rows.h"
 
@@ -81,17 +83,21 @@ ExchangeArgs args_of(const PeerMemory& memory, int rows, bool many) {
           .many = many};
 }
 
-// The sum of 2^rank everywhere.
-bool is_right(const ExchangeArgs& args) {
+// The sum of 2^rank in every `step`-th row from `first` on.
+bool is_right(const ExchangeArgs& args, int first, int end, int step = 1) {
   std::vector<Bf16> sums(size_t(args.rows) * kHidden);
   SPARROW_CUDA(cudaDeviceSynchronize());
   SPARROW_CUDA(cudaMemcpy(sums.data(), args.residual_out, sums.size() * 2, cudaMemcpyDeviceToHost));
-  for (int row = 0; row < args.rows; ++row)
+  for (int row = first; row < end; row += step)
     for (int c = 0; c < kHidden; ++c)
-      if ((!args.many || row % args.peers.size == args.peers.rank) &&
-          __bfloat162float(sums[size_t(row) * kHidden + c]) != float((1 << args.peers.size) - 1))
+      if (__bfloat162float(sums[size_t(row) * kHidden + c]) != float((1 << args.peers.size) - 1))
         return false;
   return true;
+}
+
+bool is_right(const ExchangeArgs& args) {
+  return args.many ? is_right(args, args.peers.rank, args.rows, args.peers.size)
+                   : is_right(args, 0, args.rows);
 }
 
 // ---- all ranks in one launch ----
@@ -176,23 +182,92 @@ void hand_round(const Pipes& pipes, int size) {
   }
 }
 
-// us of each of what `launch` launches, dependent, while all ranks do.
-template <typename Launch>
-double us_of_all(const Pipes& pipes, int rank, int size, const Stream& stream, const Launch& launch) {
+// us of each of the kLaunches that `launch_all` launches, dependent, while all ranks do.
+constexpr int kLaunches = 20;
+template <typename LaunchAll>
+double us_of_launches(const Pipes& pipes, int rank, int size, const Stream& stream,
+                      const LaunchAll& launch_all) {
   // Under MPS; by time slices an exchange takes milliseconds.
   const bool shared_at_once = std::getenv("CUDA_MPS_PIPE_DIRECTORY") != nullptr;
-  const int launches = 20, replays = shared_at_once ? 50 : 1;  // many: processes do not start at once
-  const Graph graph = Graph::capture(stream, [&] {
-    for (int i = 0; i < launches; ++i) launch();
-  });
-  graph.launch(stream.get());
+  const int replays = shared_at_once ? 50 : 1;  // many: processes do not start at once
+  launch_all();
   stream.synchronize();
   share(pipes, rank, size, Bytes(1));
   const auto start = std::chrono::steady_clock::now();
-  for (int i = 0; i < replays; ++i) graph.launch(stream.get());
+  for (int i = 0; i < replays; ++i) launch_all();
   stream.synchronize();
   const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - start;
-  return took.count() / launches / replays;
+  return took.count() / kLaunches / replays;
+}
+
+template <typename Launch>
+double us_of_all(const Pipes& pipes, int rank, int size, const Stream& stream, const Launch& launch) {
+  const Graph graph = Graph::capture(stream, [&] {
+    for (int i = 0; i < kLaunches; ++i) launch();
+  });
+  return us_of_launches(pipes, rank, size, stream, [&] { graph.launch(stream.get()); });
+}
+
+// MiB that all processes have taken of the GPU, over their number; all call it.
+double taken_mib(const Pipes& pipes, int rank, int size) {
+  share(pipes, rank, size, Bytes(1));
+  size_t free = 0, total = 0;
+  SPARROW_CUDA(cudaMemGetInfo(&free, &total));
+  share(pipes, rank, size, Bytes(1));
+  return double(total - free) / size / (1 << 20);
+}
+
+// Rows as messages, summed and normed as steps do it over NCCL; in a graph, and launched one by one.
+Result<bool> bench_nccl_rows(const Pipes& pipes, const PeerMemory& memory, const Stream& stream) {
+  const int rank = memory.rank(), size = memory.size();
+  const double before = taken_mib(pipes, rank, size);
+  const auto ranks =
+      SPARROW_TRY(NcclRanks::join({.grid = {.tp = size, .rank = rank},
+                                   .needs = {.shared_gpu = size > 1},
+                                   .stream = stream.get(),
+                                   .patience = std::chrono::seconds(10)},
+                                  [&](std::span<const std::byte> mine) -> Result<std::vector<Bytes>> {
+                                    return share(pipes, rank, size, Bytes(mine.begin(), mine.end()));
+                                  }));
+  const double joined = taken_mib(pipes, rank, size);
+  const NcclShape shape{.grid = ranks->grid(),
+                        .peers = {.hidden = kHidden, .max_rows = kMaxRows, .peer_memory = false},
+                        .index_heads = 0,
+                        .own_heads = 0};
+  const auto messages = SPARROW_TRY(DeviceBuffer::allocate(static_cast<size_t>(nccl_bytes(shape))));
+  Arena arena(messages.data());
+  const NcclBuffers buffers = lay_out_nccl(arena, shape);
+  const double own = double(messages.bytes()) / (1 << 20);
+  CudaRowKernels kernels(kHidden, 1e-6f, stream.get());
+  bool right = true;
+  for (const int rows : {1, 8, 64, kMaxRows}) {
+    const ExchangeArgs at = args_of(memory, rows, false);
+    NcclRows exchange(shape, *ranks, kernels, buffers, {.partial = at.partial, .normed = at.out});
+    if (rows == 1) {
+      exchange.connect();
+      stream.synchronize();
+      const double connected = taken_mib(pipes, rank, size) - own;
+      if (rank == 0)
+        std::printf("%d processes, NCCL %s takes %.0f MiB a rank, %.0f of them for connections\n", size,
+                    ranks->version().c_str(), connected - before, connected - joined);
+    }
+    SPARROW_CUDA(cudaMemset(at.residual_out, 0, size_t(rows) * kHidden * sizeof(Bf16)));
+    const auto launch = [&] {
+      exchange.add_norm({.step_rows = {&rows, 1}, .residual_out = at.residual_out, .weight = at.weight});
+    };
+    const double us = us_of_all(pipes, rank, size, stream, launch);
+    const double one_by_one = us_of_launches(pipes, rank, size, stream, [&] {
+      for (int i = 0; i < kLaunches; ++i) launch();
+    });
+    const bool many = exchange.is_many({&rows, 1});
+    right &= many ? is_right(at, rank * rows / size, (rank + 1) * rows / size) : is_right(at, 0, rows);
+    const std::optional<Error> failed = ranks->failure();
+    if (rank == 0)
+      std::printf("%d processes, %4d rows over NCCL, %s: %8.1f us, one by one %8.1f us%s%s\n", size, rows,
+                  many ? "many" : "few ", us, one_by_one, right ? "" : "  WRONG",
+                  failed ? ("  FAILED: " + failed->message).c_str() : "");
+  }
+  return right;
 }
 
 // NCCL's sum, then our norm. Error: why there is none.
@@ -211,7 +286,6 @@ Result<std::unique_ptr<NcclComm>> open_nccl(const Pipes& pipes, int rank, int si
 
 void bench_nccl(const Pipes& pipes, const PeerMemory& memory, const Stream& stream) {
   const int rank = memory.rank(), size = memory.size();
-  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
   const auto made = open_nccl(pipes, rank, size, stream);
   bool all = true;
   for (const Bytes& ok : share(pipes, rank, size, Bytes(1, std::byte{made.ok()})))
@@ -246,8 +320,10 @@ int child(const Pipes& pipes, int rank, int size) {
     return 1;
   }
   Stream stream;
+  setenv("NCCL_MULTI_RANK_GPU_ENABLE", "1", 0);
   bool right = true;
-  for (const auto& [rows, many] : std::vector<std::pair<int, bool>>{{1, false}, {8, false}, {64, true}}) {
+  for (const auto& [rows, many] :
+       std::vector<std::pair<int, bool>>{{1, false}, {8, false}, {64, true}, {kMaxRows, true}}) {
     const ExchangeArgs args = args_of(*memory, rows, many);
     const double us = us_of_all(pipes, rank, size, stream, [&] { exchange_norm(args, stream.get()); });
     right &= is_right(args) && !memory->missed_rank();
@@ -255,6 +331,10 @@ int child(const Pipes& pipes, int rank, int size) {
       std::printf("%d processes, %4d rows, %s: %8.1f us%s\n", size, rows, many ? "many" : "few ", us,
                   right ? "" : "  WRONG");
   }
+  if (const Result<bool> sent = bench_nccl_rows(pipes, *memory, stream); sent.ok())
+    right &= sent.value();
+  else if (rank == 0)
+    std::printf("no rows over NCCL: %s\n", sent.error().message.c_str());
   bench_nccl(pipes, *memory, stream);
   std::fflush(stdout);
   share(pipes, rank, size, Bytes(1));
