@@ -175,6 +175,11 @@ void NcclComm::exchange(std::span<const Message> sends, std::span<const Message>
   });
 }
 
+void NcclComm::give_up() {
+  aborted_ = true;
+  fail(told_to_give_up());
+}
+
 void NcclComm::abort() {
   if (aborted_.exchange(true) || comm_ == nullptr) return;
   fail(told_to_give_up());

@@ -47,8 +47,11 @@ class NcclComm final : public Communicator {
   // are left out, on both sides.
   void exchange(std::span<const Message> sends, std::span<const Message> receives);
 
-  // NCCL's own abort may never return: it runs in a thread of its own, for which nobody waits.
+  // NCCL's own abort may never return: it runs in a thread of its own, for which nobody waits. It frees what
+  // exchanges use: only where none is under way.
   void abort() override;
+  // Calls return at once from now on, and nothing is freed. Any thread.
+  void give_up();
   // Asks NCCL, whose answer is about what it has noticed so far.
   bool failed() const override { return failure().has_value(); }
   // Why, in NCCL's words. Any thread.

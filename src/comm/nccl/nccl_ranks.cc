@@ -101,8 +101,9 @@ void NcclRanks::watch() {
     const std::optional<Error> failed = failure();
     if (!failed) continue;
     if (options_.lost) options_.lost(*failed);
-    // What waits on the GPU for a rank that is gone ends; or it does not, and whoever was told ends all.
-    for (NcclComm* const comm : {across_.get(), group_.get(), world_.get()}) comm->abort();
+    // No abort: NCCL would free what a step still uses, whose launches are on their way. Whoever was told
+    // ends the process, and what waits on the GPU with it.
+    for (NcclComm* const comm : {across_.get(), group_.get(), world_.get()}) comm->give_up();
     return;
   }
 }

@@ -16,6 +16,11 @@ namespace {
 
 constexpr float kEps = 1e-6f;
 
+// What arrays are made with goes to another stream than what the tests launch.
+void wait_for_arrays() {
+  SPARROW_CUDA(cudaDeviceSynchronize());
+}
+
 struct Case {
   int sources, hidden;
   bool f32;
@@ -59,6 +64,7 @@ TEST_P(RowKernelsOf, AddUpAndNormaliseAsTheHostDoes) {
           residual_out(count);
       const DeviceArray<float> sums(count);
       const PartRows from{parts.data(), f32, sources, rows};
+      wait_for_arrays();
       kernels.norm(from, {.residual = with_residual ? residual.data() : nullptr,
                           .residual_out = residual_out.data(),
                           .weight = weight.data(),
@@ -88,6 +94,7 @@ TEST(RowKernels, TakeTheResidualInPlace) {
   const DeviceArray<Bf16> residual(as_bf16(input.residual)), weight(as_bf16(input.weight)),
       out(kRows * kHidden), again(kRows * kHidden);
   const PartRows from{parts.data(), true, kSources, kRows};
+  wait_for_arrays();
   kernels.norm(from, {.residual = residual.data(), .weight = weight.data(), .out = again.data()});
   kernels.norm(from, {.residual = residual.data(),
                       .residual_out = residual.data(),
@@ -107,6 +114,7 @@ TEST(RowKernels, PickAndCopyRows) {
   CudaRowKernels kernels(kHidden, kEps, stream.get());
   const DeviceArray<Bf16> rows(as_bf16(numbers)), picked(3 * kHidden), wide(kRows * 2 * kHidden);
   const DeviceArray<int32_t> list(std::vector<int32_t>{4, 0, 2});
+  wait_for_arrays();
   kernels.pick(rows.data(), kRows, list.data(), 3, picked.data());
   constexpr size_t kBytes = kHidden * sizeof(Bf16);
   kernels.copy(wide.data() + kHidden, 2 * kBytes, rows.data(), kBytes, kBytes, kRows);

@@ -52,10 +52,8 @@ class NcclExchange final : public RankExchange {
   std::optional<Error> failure() const override { return ranks_ ? ranks_->failure() : std::nullopt; }
   size_t device_bytes() const override { return memory_.bytes(); }
   std::string warning() const override {
-    return ranks_ ? strf(
-                        "ranks exchange over NCCL {}: tested with a stand-in for NCCL on the host, and "
-                        "never run on GPUs yet",
-                        ranks_->version())
+    return ranks_ ? strf("ranks exchange over NCCL {}: run with ranks that share a GPU, never on several yet",
+                         ranks_->version())
                   : "";
   }
 
