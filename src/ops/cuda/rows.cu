@@ -118,9 +118,10 @@ __device__ __forceinline__ float largest_product(const Vector& x, const Vector& 
   return largest;
 }
 
-// The same for many rows that leave as e4m3, and as they are where p.out says so.
-template <Source kSource>
-__global__ void __launch_bounds__(kMaxThreads / kWide)
+// The same for many rows that leave as e4m3, and as they are where p.out says so. kThreads at most, and so
+// many CTAs on an SM: left alone the compiler takes registers that leave room for two of 384 threads.
+template <Source kSource, int kThreads, int kCtas>
+__global__ void __launch_bounds__(kThreads, kCtas)
     rounded_norm_kernel(const __grid_constant__ NormParams p, const E4m3Rows rounded) {
   __shared__ SumAndLargest partial[32];
   hopper::wait_for_previous_kernel();
@@ -197,8 +198,9 @@ void launch_rounded_norm(const char* launcher, const NormParams& p, const E4m3Ro
       .pointer("scales", rounded.scales, alignof(float));
   if (kSource != Source::kPlain) arguments.pointer("delta", p.delta);
   const int threads = ceil_div(p.hidden / kVector, 32 * kWide) * 32;
-  SPARROW_CUDA(
-      hopper::launch_dependent(rounded_norm_kernel<kSource>, {dim3(p.rows), threads}, stream, p, rounded));
+  const auto kernel = threads <= 384 ? rounded_norm_kernel<kSource, 384, 3>
+                                     : rounded_norm_kernel<kSource, kMaxThreads / kWide, 2>;
+  SPARROW_CUDA(hopper::launch_dependent(kernel, {dim3(p.rows), threads}, stream, p, rounded));
 }
 
 // ---- ids ----
