@@ -88,13 +88,15 @@ __device__ __forceinline__ void e4m3_produce(const E4m3TileParams& p, typename T
   }
 }
 
-// A warpgroup's sums. While some columns of a stage are multiplied, the next are decoded.
+// A warpgroup's sums. While some columns of a stage are multiplied, the next are decoded, those of the next
+// stage included.
 template <typename T, int kN>
 struct E4m3Products : Sums<kN, 1> {
   using Sums<kN, 1>::d;
   static constexpr int kSteps = 2, kTurns = T::kDepth / 32 / kSteps;  // steps of 32 columns, of a turn
+  static_assert(kTurns == 2);
   uint4 codes[kTurns][kSteps];
-  uint32_t a[2][kSteps][4];
+  uint32_t a[kTurns][kSteps][4];
 
   // All codes of a stage at once: what waits for one of them waits for all. `w`: this lane's, in its warp's
   // first cell.
@@ -103,24 +105,26 @@ struct E4m3Products : Sums<kN, 1> {
     for (int step = 0; step < kTurns * kSteps; ++step)
       codes[step / kSteps][step % kSteps] = hopper::load_shared(w + step / 2 * T::kBoxBytes + step % 2 * 512);
   }
-  // Queues a turn, and waits for the one before. accumulate 0: sums start anew.
+  // The last products of this turn must be over.
   template <int kTurn>
-  __device__ __forceinline__ void multiply(uint64_t x, int accumulate) {
-    uint32_t(&operands)[kSteps][4] = a[kTurn % 2];
+  __device__ __forceinline__ void decode() {
 #pragma unroll
     for (int s = 0; s < kSteps; ++s) {
       const uint4& from = codes[kTurn][s];
-      e4m3_quads(from.x, from.z, operands[s][0], operands[s][2]);
-      e4m3_quads(from.y, from.w, operands[s][1], operands[s][3]);
+      e4m3_operands(from.x, from.z, a[kTurn][s][0], a[kTurn][s][2]);
+      e4m3_operands(from.y, from.w, a[kTurn][s][1], a[kTurn][s][3]);
     }
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) hopper::wgmma_pin(operands[s]);
+    for (int s = 0; s < kSteps; ++s) hopper::wgmma_pin(a[kTurn][s]);
+  }
+  // Queues a turn that is decoded. accumulate 0: sums start anew.
+  template <int kTurn>
+  __device__ __forceinline__ void multiply(uint64_t x, int accumulate) {
     hopper::wgmma_fence();
 #pragma unroll
     for (int s = 0; s < kSteps; ++s)
-      hopper::wgmma_e4m3<kN>(d[0], operands[s], x + (kTurn * kSteps + s) * 2, s > 0 ? 1 : accumulate);
+      hopper::wgmma_e4m3<kN>(d[0], a[kTurn][s], x + (kTurn * kSteps + s) * 2, s > 0 ? 1 : accumulate);
     hopper::wgmma_commit();
-    hopper::wgmma_wait<1>();
   }
 };
 
@@ -154,25 +158,36 @@ __device__ __forceinline__ void e4m3_consume(const E4m3TileParams& p, typename T
   Sums<kN, 1> totals;
   products.clear();
   totals.clear();
-  uint32_t row_scales = 0;
+  const auto load_stage = [&] {
+    hopper::mbarrier_wait(&smem.full[stage], parity);
+    hopper::fence_async_shared();  // the gathered rows are ordinary copies
+    const uint32_t cell =
+        hopper::smem_address(smem.w[stage][0]) + (group * 4 + warp) * cell_bytes(T::kFormat);
+    products.load(cell + lane * 16);
+    return cell;
+  };
+  const uint32_t row_scales = folded_scales(load_stage());
+  products.template decode<0>();
   for (int k = 0; k < p.columns;) {
     const int end = min(k + kE4m3Promotion, p.columns);
     uint64_t* previous = nullptr;
-    for (int accumulate = 0; k < end; k += T::kDepth) {
-      hopper::mbarrier_wait(&smem.full[stage], parity);
-      hopper::fence_async_shared();  // the gathered rows are ordinary copies
-      const uint32_t cell =
-          hopper::smem_address(smem.w[stage][0]) + (group * 4 + warp) * cell_bytes(T::kFormat);
-      if (k == 0) row_scales = folded_scales(cell);
+    int accumulate = 0;
+    do {
       const uint64_t x = hopper::wgmma_descriptor(smem.x[stage]);
-      products.load(cell + lane * 16);
       products.template multiply<0>(x, accumulate);
+      hopper::wgmma_wait<1>();
       hopper::mbarrier_arrive_if(accumulate && lane == 0, previous);
+      products.template decode<1>();
       products.template multiply<1>(x, 1);
       accumulate = 1;
       previous = &smem.empty[stage];
       if (++stage == T::kStages) stage = 0, parity ^= 1;
-    }
+      k += T::kDepth;
+      // The next stage's first operands are ready when this one's products end, also across a promotion.
+      if (k < p.columns) load_stage();
+      hopper::wgmma_wait<1>();
+      products.template decode<0>();
+    } while (k < end);
     products.finish();
     hopper::mbarrier_arrive_if(lane == 0, previous);
 #pragma unroll
