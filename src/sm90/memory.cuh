@@ -86,6 +86,16 @@ __device__ __forceinline__ void store_global_if(bool there, T* to, const uint4& 
 
 // ---- shared memory at a 32-bit address ----
 
+// Flags among the threads of a CTA.
+__device__ __forceinline__ void store_shared_release(uint32_t flag, int32_t value) {
+  asm volatile("st.release.cta.shared.s32 [%0], %1;" ::"r"(flag), "r"(value) : "memory");
+}
+__device__ __forceinline__ int32_t load_shared_acquire(uint32_t flag) {
+  int32_t value;
+  asm volatile("ld.acquire.cta.shared.s32 %0, [%1];" : "=r"(value) : "r"(flag) : "memory");
+  return value;
+}
+
 __device__ __forceinline__ uint64_t load_shared_64(uint32_t address) {
   uint64_t v;
   asm volatile("ld.shared.u64 %0, [%1];" : "=l"(v) : "r"(address) : "memory");

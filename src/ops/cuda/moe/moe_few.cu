@@ -79,7 +79,9 @@ void launch_gate_up_cells(const MoeShape& shape, const MoeArgs& args, cudaStream
                           max_gate_up_units<T>(shape, args.rows), stream);
   };
   // Tokens come from the L2 once for every unit, so units are tall, but for rows so few that SMs would idle.
-  using Tiles = GateUpCells<kFormat, kFormat == MatrixFormat::kMxfp8 ? 8 : 16, 6>;
+  // MXFP4 is bound by decoding and has twice the warps for it, on taller tiles.
+  using Tiles = std::conditional_t<kFormat == MatrixFormat::kMxfp8, GateUpCells<kFormat, 2, 8, 6>,
+                                   GateUpCells<kFormat, 4, 16, 3>>;
   static_assert(gate_up_rows_fit<Tiles>(6144));
   if (args.rows <= 4)
     run.template operator()<CellStreamTraits<kFormat, kJob, 8, 1, 1, 8, 16, 2>>();
@@ -111,7 +113,7 @@ void launch_down_cells(const MoeShape& shape, const MoeArgs& args, cudaStream_t 
   p.cells = hidden.columns / kCellColumns, p.h_piece = hidden.piece;
   p.ring_offset = round_up(T::kSumsOffset + args.rows * T::sum_stride(p.runs) * 4, 128);
   constexpr int kSmemBytes = hopper::smem_share(1);
-  p.ring_bytes = kSmemBytes - p.ring_offset;
+  p.slots = std::min((kSmemBytes - p.ring_offset) / T::slot_bytes(kFormat, p.runs, p.cells), T::kMaxSlots);
   SPARROW_CUDA(hopper::launch_dependent(down_cells_kernel<kFormat>,
                                         {dim3((all_runs + p.runs - 1) / p.runs), T::kThreads, kSmemBytes},
                                         stream, p));

@@ -11,7 +11,7 @@
 
 #include "ops/cuda/moe/few/ring_few.cuh"
 #include "ops/cuda/moe/stream.cuh"
-#include "ops/cuda/mx/decode.cuh"
+#include "ops/cuda/mx/multiply.cuh"
 
 namespace sparrow::ops::cuda {
 
@@ -171,24 +171,22 @@ struct CellStreamConsumer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) b[h * 4 + i] = half[i];
     }
+    prepare_tokens<T::kFormat>(b);
   }
 
   template <int kTokenTiles>
   __device__ __forceinline__ void multiply(Sums& acc, uint32_t tile, int cell, int tokens) {
     const int first_tile = threadIdx.x / 32 / T::kWarpsK * T::kTilesPerWarp;
-    LaneCell<T::kFormat> w[T::kTilesPerWarp];
+    CellOperand<T::kFormat> w[T::kTilesPerWarp];
 #pragma unroll
     for (int m = 0; m < T::kTilesPerWarp; ++m)
       w[m].load(tile + (first_tile + m) * T::kRunBytes + cell * T::kCellBytes);
-    constexpr int kAtOnce = kTokenTiles < 2 ? 1 : 2;  // token tiles whose products come between each other
+    // Token tiles whose products come between each other; MXFP4's take more registers.
+    constexpr int kAtOnce =
+        kTokenTiles < 2 || (T::kFormat == MatrixFormat::kMxfp4 && kTokenTiles > 4) ? 1 : 2;
     uint32_t a[T::kTilesPerWarp][4][4];
 #pragma unroll
-    for (int m = 0; m < T::kTilesPerWarp; ++m) {
-      w[m].template decode<0>(a[m][0]);
-      w[m].template decode<1>(a[m][1]);
-      w[m].template decode<2>(a[m][2]);
-      w[m].template decode<3>(a[m][3]);
-    }
+    for (int m = 0; m < T::kTilesPerWarp; ++m) w[m].operand(a[m]);
 #pragma unroll
     for (int first = 0; first < kTokenTiles; first += kAtOnce) {
       if (first > 0 && first * 8 >= tokens) break;
@@ -199,13 +197,40 @@ struct CellStreamConsumer {
         const int of = T::kRouted ? first + n : min(first + n, p.token_rows / 8 - 1);
         load_tokens(b[n], tile + T::kWeightBytes, cell, of, tokens);
       }
+      add_products<kAtOnce>(acc, w, a, b, first);
+    }
+  }
+
+  template <int kAtOnce>
+  __device__ __forceinline__ void add_products(Sums& acc,
+                                               const CellOperand<T::kFormat> (&w)[T::kTilesPerWarp],
+                                               const uint32_t (&a)[T::kTilesPerWarp][4][4],
+                                               const uint32_t (&b)[kAtOnce][8], int first) {
+    const auto each = [](const auto& body) {
+#pragma unroll
+      for (int n = 0; n < kAtOnce; ++n)
+#pragma unroll
+        for (int m = 0; m < T::kTilesPerWarp; ++m) body(n, m);
+    };
+    if constexpr (T::kFormat == MatrixFormat::kMxfp4) {
+#pragma unroll
+      for (int group = 0; group < 2; ++group) {
+        float part[kAtOnce][T::kTilesPerWarp][4];
+        const int step = group * 2;
+        each([&](int n, int m) {
+          hopper::mma_16x8x16_first(part[n][m], a[m][step], b[n][step * 2], b[n][step * 2 + 1]);
+        });
+        each([&](int n, int m) {
+          hopper::mma_16x8x16(part[n][m], a[m][step + 1], b[n][step * 2 + 2], b[n][step * 2 + 3]);
+        });
+        each([&](int n, int m) { w[m].add(acc[m][first + n], part[n][m], group); });
+      }
+    } else {
 #pragma unroll
       for (int step = 0; step < 4; ++step)
-#pragma unroll
-        for (int n = 0; n < kAtOnce; ++n)
-#pragma unroll
-          for (int m = 0; m < T::kTilesPerWarp; ++m)
-            hopper::mma_16x8x16(acc[m][first + n], a[m][step], b[n][step * 2], b[n][step * 2 + 1]);
+        each([&](int n, int m) {
+          hopper::mma_16x8x16(acc[m][first + n], a[m][step], b[n][step * 2], b[n][step * 2 + 1]);
+        });
     }
   }
 
@@ -230,7 +255,8 @@ struct CellStreamConsumer {
       for (int n = 0; n < kTokenTiles; ++n)
 #pragma unroll
         for (int i = 0; i < 4; ++i)
-          smem.sums[slice][n * 8 + lane % 4 * 2 + i % 2][first_row + m * 16 + i / 2 * 8] = acc[m][n][i];
+          smem.sums[slice][n * 8 + lane % 4 * 2 + i % 2][first_row + m * 16 + i / 2 * 8] =
+              acc[m][n][i] * kCellSumsUnit<T::kFormat>;
   }
 
   // One unit's columns, added up in smem.sums: by warps, or, in a cluster, in its first slice.

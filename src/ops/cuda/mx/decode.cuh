@@ -22,23 +22,20 @@ __device__ __forceinline__ uint32_t scale_pair(uint32_t word) {
   return __byte_perm(word, 0, 0x4040 | kByte | kByte << 8) << 7;
 }
 
-// A word of a row: columns 2 q + {0, 1} and 2 q + {8, 9} of 16.
-__device__ __forceinline__ void decode_e4m3(uint32_t word, uint32_t scale, uint32_t& first,
-                                            uint32_t& second) {
-  first = multiply_bf16x2(word & 0x87F087F0u, scale);
-  second = multiply_bf16x2((word << 4 & 0x80F080F0u) | (word >> 4 & 0x07000700u), scale);
+// A word of a row: columns 2 q + {0, 1} and 2 q + {8, 9} of 16, as numbers times 2^-120.
+__device__ __forceinline__ void unscaled_e4m3(uint32_t word, uint32_t& first, uint32_t& second) {
+  first = word & 0x87F087F0u;
+  second = (word << 4 & 0x80F080F0u) | (word >> 4 & 0x07000700u);
 }
-// The same of columns 0 to 15 (kHalf 0) or 16 to 31 of 32.
+// The same of columns 0 to 15 (kHalf 0) or 16 to 31 of 32, times 2^-126.
 template <int kHalf>
-__device__ __forceinline__ void decode_e2m1(uint32_t word, uint32_t scale, uint32_t& first,
-                                            uint32_t& second) {
+__device__ __forceinline__ void unscaled_e2m1(uint32_t word, uint32_t& first, uint32_t& second) {
   if constexpr (kHalf == 0) {
-    first = multiply_bf16x2(word & 0x81C081C0u, scale);
-    second = multiply_bf16x2(word << 3 & 0x81C081C0u, scale);
+    first = word & 0x81C081C0u;
+    second = word << 6 & 0x81C081C0u;
   } else {
-    first = multiply_bf16x2(word << 6 & 0x81C081C0u, scale);
-    second = multiply_bf16x2(
-        (word << 1 & 0x80008000u) | (word >> 3 & 0x01800180u) | (word >> 7 & 0x00400040u), scale);
+    first = __funnelshift_l(word, word, 10) & 0x81C081C0u;
+    second = (word << 4 & 0x81808180u) | (word >> 4 & 0x00400040u);
   }
 }
 
@@ -52,36 +49,46 @@ struct LaneCell {
   uint32_t scales;  // of rows g and g + 8: first group, then second
 
   // From a cell in shared memory, 16-byte aligned.
-  __device__ __forceinline__ void load(uint32_t cell) {
-    const int lane = threadIdx.x % 32;
+  __device__ __forceinline__ void load_codes(uint32_t cell) {
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) codes[i] = hopper::load_shared(cell + i * 512 + lane * 16);
+    for (int i = 0; i < kChunks; ++i) codes[i] = hopper::load_shared(cell + i * 512 + threadIdx.x % 32 * 16);
+  }
+  __device__ __forceinline__ void load(uint32_t cell) {
+    load_codes(cell);
     asm volatile("ld.shared.u32 %0, [%1];"
                  : "=r"(scales)
-                 : "r"(cell + cell_code_bytes(kFormat) + lane / 4 * 4)
+                 : "r"(cell + cell_code_bytes(kFormat) + threadIdx.x % 32 / 4 * 4)
                  : "memory");
   }
 
   // Columns 16 kStep to 16 kStep + 15 of row g + 8 kHigh: two registers of an operand of 16 columns.
   template <int kStep, int kHigh>
-  __device__ __forceinline__ void decode_row(uint32_t& first, uint32_t& second) const {
+  __device__ __forceinline__ void unscaled_row(uint32_t& first, uint32_t& second) const {
     constexpr int kGroup = kStep / 2;
-    const uint32_t scale = scale_pair<kGroup * 2 + kHigh>(scales);
     if constexpr (kIsMxfp8) {
       const uint4& c = codes[kGroup];
-      const uint32_t word = kStep % 2 ? (kHigh ? c.w : c.z) : (kHigh ? c.y : c.x);
-      decode_e4m3(word, scale, first, second);
+      unscaled_e4m3(kStep % 2 ? (kHigh ? c.w : c.z) : (kHigh ? c.y : c.x), first, second);
     } else {
       const uint4& c = codes[0];
-      const uint32_t word = kGroup ? (kHigh ? c.w : c.z) : (kHigh ? c.y : c.x);
-      decode_e2m1<kStep % 2>(word, scale, first, second);
+      unscaled_e2m1<kStep % 2>(kGroup ? (kHigh ? c.w : c.z) : (kHigh ? c.y : c.x), first, second);
     }
+  }
+  template <int kStep, int kHigh>
+  __device__ __forceinline__ void decode_row(uint32_t& first, uint32_t& second) const {
+    const uint32_t scale = scale_pair<kStep / 2 * 2 + kHigh>(scales);
+    unscaled_row<kStep, kHigh>(first, second);
+    first = multiply_bf16x2(first, scale), second = multiply_bf16x2(second, scale);
   }
   // All 16 rows: the A operand of m16n8k16, and a warp's of wgmma.
   template <int kStep>
   __device__ __forceinline__ void decode(uint32_t (&a)[4]) const {
     decode_row<kStep, 0>(a[0], a[2]);
     decode_row<kStep, 1>(a[1], a[3]);
+  }
+  template <int kStep>
+  __device__ __forceinline__ void unscaled(uint32_t (&a)[4]) const {
+    unscaled_row<kStep, 0>(a[0], a[2]);
+    unscaled_row<kStep, 1>(a[1], a[3]);
   }
 };
 

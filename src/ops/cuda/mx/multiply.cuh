@@ -1,5 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A cell times the same 64 columns of at most eight rows of activations, by one warp on mma.sync.
+// Cells times rows of activations, by one warp on mma.sync.
+//
+// Few rows of MXFP4 are bound by decoding, so its operands are not scaled before the product: the codes' own
+// numbers are multiplied, and a group's sums of 32 columns get the scale. That is exact as well, for less
+// than half of the multiplications. The numbers in a cell are 2^-126 too small, which is where f32 ends: so
+// activations are 2^64 larger, and sums that much in the end. (An activation of 2^64 would be infinite.)
 #pragma once
 
 #include "ops/cuda/mx/decode.cuh"
@@ -7,8 +12,21 @@
 
 namespace sparrow::ops::cuda {
 
+// What sums of products with cells are to be multiplied with.
+template <MatrixFormat kFormat>
+inline constexpr float kCellSumsUnit = kFormat == MatrixFormat::kMxfp4 ? 0x1p-64f : 1.0f;
+
+// A lane's activations as they meet cells of a format: 64 columns of one of eight rows, as they are.
+template <MatrixFormat kFormat>
+__device__ __forceinline__ void prepare_tokens(uint32_t (&b)[8]) {
+  if constexpr (kFormat == MatrixFormat::kMxfp4)
+#pragma unroll
+    for (uint32_t& pair : b) pair = multiply_bf16x2(pair, 0x5F805F80u);  // 2^64
+}
+
 // The B operands of a cell's four products, by ldmatrix: inputs have their natural order. Rows that lie 16
 // bytes more than a multiple of 128 apart meet on no bank.
+template <MatrixFormat kFormat>
 struct CellTokens {
   uint32_t b[8];
 
@@ -17,22 +35,82 @@ struct CellTokens {
     const uint32_t address = row + threadIdx.x % 32 / 8 * 16;
     hopper::ldmatrix_x4(*reinterpret_cast<uint32_t(*)[4]>(b), address);
     hopper::ldmatrix_x4(*reinterpret_cast<uint32_t(*)[4]>(b + 4), address + 64);
+    prepare_tokens<kFormat>(b);
   }
 };
 
-// Sums of 16 weight rows in M and eight tokens in N, in kChains chains over the products in turn.
-template <MatrixFormat kFormat, int kChains>
-__device__ __forceinline__ void multiply_cell(float (&sums)[kChains][4], const LaneCell<kFormat>& cell,
-                                              const CellTokens& tokens) {
-  const auto step = [&]<int kStep>() {
-    uint32_t a[4];
-    cell.template decode<kStep>(a);
-    hopper::mma_16x8x16(sums[kStep % kChains], a, tokens.b[kStep * 2], tokens.b[kStep * 2 + 1]);
-  };
-  step.template operator()<0>();
-  step.template operator()<1>();
-  step.template operator()<2>();
-  step.template operator()<3>();
+// A cell as the A operand.
+template <MatrixFormat kFormat>
+struct CellOperand {
+  LaneCell<kFormat> cell;
+
+  __device__ __forceinline__ void load(uint32_t at) { cell.load(at); }
+  // Of its four products.
+  __device__ __forceinline__ void operand(uint32_t (&a)[4][4]) const {
+    cell.template decode<0>(a[0]), cell.template decode<1>(a[1]);
+    cell.template decode<2>(a[2]), cell.template decode<3>(a[3]);
+  }
+};
+template <>
+struct CellOperand<MatrixFormat::kMxfp4> {
+  LaneCell<MatrixFormat::kMxfp4> cell;  // no scales
+  float scales[2][2];                   // [group][row g, g + 8]
+
+  __device__ __forceinline__ void load(uint32_t at) {
+    cell.load_codes(at);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      uint32_t byte;
+      asm volatile("ld.shared.u8 %0, [%1];"
+                   : "=r"(byte)
+                   : "r"(at + cell_code_bytes(MatrixFormat::kMxfp4) + threadIdx.x % 32 / 4 * 4 + i)
+                   : "memory");
+      scales[i / 2][i % 2] = __uint_as_float(byte << 23);
+    }
+  }
+  __device__ __forceinline__ void operand(uint32_t (&a)[4][4]) const {
+    cell.template unscaled<0>(a[0]), cell.template unscaled<1>(a[1]);
+    cell.template unscaled<2>(a[2]), cell.template unscaled<3>(a[3]);
+  }
+  // A group's products, to the sums.
+  __device__ __forceinline__ void add(float (&sums)[4], const float (&part)[4], int group) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) sums[i] = fmaf(part[i], scales[group][i / 2], sums[i]);
+  }
+};
+
+// Sums of 16 weight rows in M and eight tokens in N, for kRuns cells by the same tokens. The products of one
+// cell depend on each other, and those of others come between them. A cell has kChains chains of sums.
+template <MatrixFormat kFormat, int kRuns, int kChains>
+__device__ __forceinline__ void multiply_cells(float (&sums)[kRuns][kChains][4],
+                                               const CellOperand<kFormat> (&w)[kRuns],
+                                               const uint32_t (&b)[8]) {
+  uint32_t a[kRuns][4][4];
+#pragma unroll
+  for (int r = 0; r < kRuns; ++r) w[r].operand(a[r]);
+  if constexpr (kFormat == MatrixFormat::kMxfp4) {
+    float part[2][kRuns][4];
+#pragma unroll
+    for (int step = 0; step < 4; step += 2)
+#pragma unroll
+      for (int r = 0; r < kRuns; ++r)
+        hopper::mma_16x8x16_first(part[step / 2][r], a[r][step], b[step * 2], b[step * 2 + 1]);
+#pragma unroll
+    for (int step = 1; step < 4; step += 2)
+#pragma unroll
+      for (int r = 0; r < kRuns; ++r)
+        hopper::mma_16x8x16(part[step / 2][r], a[r][step], b[step * 2], b[step * 2 + 1]);
+#pragma unroll
+    for (int group = 0; group < 2; ++group)
+#pragma unroll
+      for (int r = 0; r < kRuns; ++r) w[r].add(sums[r][group % kChains], part[group][r], group);
+  } else {
+#pragma unroll
+    for (int step = 0; step < 4; ++step)
+#pragma unroll
+      for (int r = 0; r < kRuns; ++r)
+        hopper::mma_16x8x16(sums[r][step % kChains], a[r][step], b[step * 2], b[step * 2 + 1]);
+  }
 }
 
 }  // namespace sparrow::ops::cuda

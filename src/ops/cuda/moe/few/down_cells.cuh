@@ -5,15 +5,17 @@
 // A slab is a few runs of 16 channels, which is less than decoding needs warps. So a warp takes a run of one
 // share (or of some columns of it) at a time, in turn over shares and runs, weights in M and tokens in N;
 // only the additions to a row's sums wait for each other.
+//
+// A slab's weights of one share are few, so what asks for them must be short: all slots of the ring are
+// alike, with room for eight rows, and shares have no more.
 #pragma once
 
 #include <cuda_bf16.h>
 
-#include "ops/cuda/moe/few/ring_few.cuh"
 #include "ops/cuda/moe/few/route_few.cuh"
-#include "ops/cuda/mx/decode.cuh"
+#include "ops/cuda/mx/multiply.cuh"
 #include "ops/gpu_workspace.h"
-#include "sm90/mma.cuh"
+#include "sm90/memory.cuh"
 #include "sm90/ptx.cuh"
 
 namespace sparrow::ops::cuda {
@@ -25,19 +27,18 @@ struct DownCellsParams {
   const float* weights = nullptr;    // [rows, top_k], likewise
   __nv_bfloat16* out = nullptr;      // [rows, hidden]
   int rows = 0, hidden = 0, inter = 0, num_experts = 0, top_k = 0;
-  int runs = 0, cells = 0;  // 16s of channels of a CTA; cells of a run in a piece
+  int runs = 0, cells = 0;  // 16s of channels of a CTA; cells of a run in a slot
   int64_t h_piece = 0;      // all places of a piece
-  int ring_offset = 0, ring_bytes = 0;
+  int ring_offset = 0, slots = 0;
   float scaling = 1;
 };
 
 struct DownCells {
-  using Route = RouteFew<16>;
-  using Ring = PieceRing<32>;
+  using Route = RouteFew<8, kFewRows>;
   static constexpr int kTokens = Route::kTokens, kConsumers = 15, kThreads = (kConsumers + 2) * 32;
-  static constexpr int kMaxRuns = 4;
+  static constexpr int kMaxRuns = 4, kMaxSlots = 32;
   struct Smem {  // then sums [rows][16 runs], then the ring
-    Ring ring;
+    uint64_t full[kMaxSlots], empty[kMaxSlots];
     int32_t added[kMaxRuns];  // steps that are in the sums of a run
     float factor[Route::kMaxPlaces];
     int16_t row[Route::kMaxPlaces];
@@ -45,14 +46,25 @@ struct DownCells {
   };
   static constexpr int kSumsOffset = (sizeof(Smem) + 127) / 128 * 128;
   static constexpr int sum_stride(int runs) { return runs * 16 + 4; }
+  // A row in a slot: 16 bytes more than its columns take, so that no two of eight meet on a bank.
+  static constexpr int token_bytes(int cells) { return (cells * kCellColumns + kHiddenPieceGap) * 2; }
+  static constexpr int weight_bytes(MatrixFormat format, int runs, int cells) {
+    return runs * cells * cell_bytes(format);
+  }
+  static constexpr int slot_bytes(MatrixFormat format, int runs, int cells) {
+    return (weight_bytes(format, runs, cells) + kTokens * token_bytes(cells) + 127) / 128 * 128;
+  }
 };
 
 enum DownCellsBarrier { kDownCellsConsumers = 1 };
 
-// A share times some columns of the slab.
-struct DownCellsStep {
-  FewShare share;
-  int chunk, cells;
+// A place in the ring, counted through it.
+struct DownCellsSlot {
+  int slot = 0, parity = 0;
+
+  __device__ __forceinline__ void advance(int steps, int slots) {
+    for (slot += steps; slot >= slots; slot -= slots) parity ^= 1;
+  }
 };
 
 template <MatrixFormat kFormat>
@@ -62,128 +74,101 @@ struct DownCellsWork {
   DownCells::Smem& smem;
   uint8_t* base;  // of the ring
   int runs;       // of this CTA: the last one may have fewer
-  int chunks;     // steps of a share
+  int chunks;     // steps of a share: one for each piece of its columns
 
-  __device__ __forceinline__ DownCellsStep step_of(int step) const {
-    const int share = chunks == 1 ? step : step / chunks;
-    DownCellsStep s{smem.route.shares[share], step - share * chunks, 0};
-    s.cells = min(p.cells, p.inter / kCellColumns - s.chunk * p.cells);
-    return s;
+  __device__ __forceinline__ int slot_bytes() const {
+    return DownCells::slot_bytes(kFormat, p.runs, p.cells);
   }
-  __device__ __forceinline__ int weight_bytes() const { return p.runs * p.cells * kCellBytes; }
-  // 16 bytes more than its columns take, so that no two of eight rows meet on a bank.
-  __device__ __forceinline__ int token_bytes() const {
-    return (p.cells * kCellColumns + kHiddenPieceGap) * 2;
+  __device__ __forceinline__ int weight_bytes() const {
+    return DownCells::weight_bytes(kFormat, p.runs, p.cells);
   }
-
-  __device__ __forceinline__ int piece_bytes(const DownCellsStep& s) const {
-    return weight_bytes() + s.share.count * token_bytes();
+  __device__ __forceinline__ int token_bytes() const { return DownCells::token_bytes(p.cells); }
+  __device__ __forceinline__ int cells_of(int chunk) const {
+    return min(p.cells, p.inter / kCellColumns - chunk * p.cells);
   }
 
-  __device__ __forceinline__ void load_weights(PieceRingWriter<DownCells::Ring>& ring, const DownCellsStep& s,
-                                               int offset) {
-    const int run = s.cells * kCellBytes, slot = ring.place(offset, piece_bytes(s), runs * run);
-    const int lane = threadIdx.x % 32, per_run = p.inter / kCellColumns;
-    const int64_t first_run = int64_t{s.share.expert} * (p.hidden / kCellRows) + blockIdx.x * p.runs;
-    const uint8_t* source = p.w + (first_run * per_run + s.chunk * p.cells) * kCellBytes;
-    uint64_t* full = &smem.ring.full[slot];
-    if (p.cells == per_run) {
-      if (lane == 0) hopper::bulk_load(base + offset, source, runs * run, full, hopper::kEvictFirst);
-    } else if (lane < runs) {
-      hopper::bulk_load(base + offset + lane * p.cells * kCellBytes,
-                        source + int64_t{lane} * per_run * kCellBytes, run, full, hopper::kEvictFirst);
+  // Calls ask(share, chunk, slot, its barrier) for each step, when the slot is free; one warp.
+  template <typename Ask>
+  __device__ __forceinline__ void produce(const Ask& ask) {
+    DownCellsSlot at{0, 1};
+    for (int s = 0; s < smem.route.num_shares; ++s) {
+      const FewShare share = smem.route.shares[s];
+      for (int chunk = 0; chunk < chunks; ++chunk) {
+        hopper::mbarrier_wait(&smem.empty[at.slot], at.parity);
+        ask(share, chunk, base + at.slot * slot_bytes(), &smem.full[at.slot]);
+        __syncwarp();
+        at.advance(1, p.slots);
+      }
     }
-    __syncwarp();
   }
 
-  // One warp asks for weights, another one for tokens; both count through the ring for themselves.
+  // One warp asks for weights, another one for tokens.
   __device__ __forceinline__ void produce_weights() {
-    const int steps = smem.route.num_shares * chunks;
-    PieceRingWriter<DownCells::Ring> ring{smem.ring, p.ring_bytes};
-    for (int step = 0; step < steps; ++step) {
-      const DownCellsStep s = step_of(step);
-      load_weights(ring, s, ring.room(piece_bytes(s)));
-    }
+    const int lane = threadIdx.x % 32, per_run = p.inter / kCellColumns;
+    const int64_t expert_bytes = int64_t{p.hidden / kCellRows} * per_run * kCellBytes;
+    const uint8_t* const slab = p.w + int64_t{blockIdx.x} * p.runs * per_run * kCellBytes;
+    produce([&](const FewShare& share, int chunk, uint8_t* slot, uint64_t* full) {
+      const uint8_t* const from = slab + share.expert * expert_bytes + chunk * p.cells * kCellBytes;
+      const int run = cells_of(chunk) * kCellBytes;
+      if (lane == 0) hopper::mbarrier_arrive_expect(full, runs * run);
+      __syncwarp();
+      if (chunks == 1) {
+        if (lane == 0) hopper::bulk_load(slot, from, runs * run, full, hopper::kEvictFirst);
+      } else if (lane < runs) {
+        hopper::bulk_load(slot + lane * p.cells * kCellBytes, from + int64_t{lane} * per_run * kCellBytes,
+                          run, full, hopper::kEvictFirst);
+      }
+    });
   }
   __device__ __forceinline__ void produce_tokens() {
-    const int steps = smem.route.num_shares * chunks;
-    PieceRingWriter<DownCells::Ring> ring{smem.ring, p.ring_bytes};
     hopper::wait_for_previous_kernel();
-    for (int step = 0; step < steps; ++step) {
-      const DownCellsStep s = step_of(step);
-      const int bytes = s.share.count * token_bytes(), offset = ring.room(piece_bytes(s));
-      const int slot = ring.place(offset, piece_bytes(s), bytes);
-      if (threadIdx.x % 32 == 0)
-        hopper::bulk_load(base + offset + weight_bytes(),
-                          p.h + s.chunk * p.h_piece + s.share.first * (token_bytes() / 2), bytes,
-                          &smem.ring.full[slot]);
-      __syncwarp();
-    }
+    produce([&](const FewShare& share, int chunk, uint8_t* slot, uint64_t* full) {
+      if (threadIdx.x % 32 != 0) return;
+      const int bytes = share.count * token_bytes();
+      hopper::mbarrier_arrive_expect(full, bytes);
+      hopper::bulk_load(slot + weight_bytes(), p.h + chunk * p.h_piece + share.first * (token_bytes() / 2),
+                        bytes, full);
+    });
   }
 
   // Two chains of sums: half the wait.
-  template <int kTokenTiles>
-  __device__ __forceinline__ void multiply(float (&acc)[2][2][4], uint32_t tile, int run,
-                                           const DownCellsStep& s) {
-    const int lane = threadIdx.x % 32;
-    const uint32_t weights = tile + run * p.cells * kCellBytes;
-    uint32_t x[kTokenTiles];
-#pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n)  // columns past the last token are sums that nobody takes
-      x[n] = tile + weight_bytes() + min(n * 8 + lane % 8, s.share.count - 1) * token_bytes() + lane / 8 * 16;
+  __device__ __forceinline__ void multiply(float (&acc)[1][2][4], uint32_t slot, int run, int count,
+                                           int cells) {
+    uint32_t weights = slot + run * p.cells * kCellBytes;
+    // Columns past the last token are sums that nobody takes.
+    uint32_t row = slot + weight_bytes() + min(static_cast<int>(threadIdx.x) % 8, count - 1) * token_bytes();
 #pragma unroll 2
-    for (int c = 0; c < s.cells; ++c) {
-      LaneCell<kFormat> w;
-      w.load(weights + c * kCellBytes);
-      uint32_t b[kTokenTiles][2][4], a[4][4];
-#pragma unroll
-      for (int n = 0; n < kTokenTiles; ++n)
-#pragma unroll
-        for (int half = 0; half < 2; ++half) hopper::ldmatrix_x4(b[n][half], x[n] + c * 128 + half * 64);
-      w.template decode<0>(a[0]);
-      w.template decode<1>(a[1]);
-      w.template decode<2>(a[2]);
-      w.template decode<3>(a[3]);
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-#pragma unroll
-        for (int n = 0; n < kTokenTiles; ++n)
-          hopper::mma_16x8x16(acc[i % 2][n], a[i], b[n][i / 2][i % 2 * 2], b[n][i / 2][i % 2 * 2 + 1]);
+    for (int c = 0; c < cells; ++c, weights += kCellBytes, row += kCellColumns * 2) {
+      CellOperand<kFormat> w[1];
+      CellTokens<kFormat> x;
+      w[0].load(weights), x.load(row);
+      multiply_cells(acc, w, x.b);
     }
   }
 
   // After the warp that had the step before for this run, whichever it was. What can be known before is.
-  template <int kTokenTiles>
-  __device__ __forceinline__ void add_in_turn(float* sums, const float (&acc)[2][2][4], int run, int step,
+  __device__ __forceinline__ void add_in_turn(float* sums, const float (&acc)[2][4], int run, int step,
                                               const FewShare& share) {
     const int lane = threadIdx.x % 32;
-    float* at[kTokenTiles][2];
-    float part[kTokenTiles][4];
+    float* at[2];
+    float part[4];
 #pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n)
+    for (int i = 0; i < 2; ++i) {
+      const int place = share.first + min(lane % 4 * 2 + i, share.count - 1);
+      at[i] = sums + smem.row[place] * DownCells::sum_stride(p.runs) + run * 16 + lane / 4;
+      const float factor = smem.factor[place];
+      part[i] = factor * (acc[0][i] + acc[1][i]);
+      part[i + 2] = factor * (acc[0][i + 2] + acc[1][i + 2]);
+    }
+    const uint32_t added = hopper::smem_address(&smem.added[run]);
+    while (hopper::load_shared_acquire(added) != step) continue;
 #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const int place = share.first + min(n * 8 + lane % 4 * 2 + i, share.count - 1);
-        at[n][i] = sums + smem.row[place] * DownCells::sum_stride(p.runs) + run * 16 + lane / 4;
-        const float factor = smem.factor[place];
-        part[n][i] = factor * (acc[0][n][i] + acc[1][n][i]);
-        part[n][i + 2] = factor * (acc[0][n][i + 2] + acc[1][n][i + 2]);
-      }
-    volatile int32_t* added = &smem.added[run];
-    while (*added != step) continue;
-    __threadfence_block();
+    for (int i = 0; i < 4; ++i) part[i] += at[i % 2][i / 2 * 8];
 #pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i) part[n][i] += at[n][i % 2][i / 2 * 8];
-#pragma unroll
-    for (int n = 0; n < kTokenTiles; ++n)
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        if (n * 8 + lane % 4 * 2 + i % 2 < share.count) at[n][i % 2][i / 2 * 8] = part[n][i];
-    __threadfence_block();
+    for (int i = 0; i < 4; ++i)
+      if (lane % 4 * 2 + i % 2 < share.count) at[i % 2][i / 2 * 8] = part[i];
     __syncwarp();
-    if (lane == 0) *added = step + 1;
+    if (lane == 0) hopper::store_shared_release(added, step + 1);
   }
 
   // Where each place's share of the result goes, and how much of it.
@@ -193,7 +178,7 @@ struct DownCellsWork {
       if (i >= smem.route.num_routed && i < pairs) continue;
       const int pair = smem.route.pair_at[i];
       smem.row[i] = static_cast<int16_t>(row_of_pair(pair, pairs, p.top_k));
-      smem.factor[i] = pair < pairs ? p.weights[pair] * p.scaling : 1.0f;
+      smem.factor[i] = (pair < pairs ? p.weights[pair] * p.scaling : 1.0f) * kCellSumsUnit<kFormat>;
     }
     hopper::named_barrier_sync(kDownCellsConsumers, DownCells::kConsumers * 32);
   }
@@ -211,25 +196,26 @@ struct DownCellsWork {
     }
   }
 
+  // Nobody may be ahead of a slot by a whole turn: all steps before its last one have been there
+  // (add_in_turn), and its next one is no turn later than that.
   __device__ __forceinline__ void consume(float* sums) {
-    const int steps = smem.route.num_shares * chunks;
-    for (int item = threadIdx.x / 32; item < steps * runs; item += DownCells::kConsumers) {
-      const int step = item / runs, run = item % runs, slot = step % DownCells::Ring::kSlots;
-      const DownCellsStep s = step_of(step);
-      float acc[2][2][4] = {};
-      hopper::mbarrier_wait(&smem.ring.full[slot], step / DownCells::Ring::kSlots % 2);
-      const uint32_t tile = hopper::smem_address(base) + smem.ring.offset[slot];
-      const bool narrow = s.share.count <= 8;
-      if (narrow)
-        multiply<1>(acc, tile, run, s);
-      else
-        multiply<2>(acc, tile, run, s);
+    const int steps = smem.route.num_shares * chunks, warp = threadIdx.x / 32;
+    const int warps = min(DownCells::kConsumers, p.slots * runs);
+    DownCellsSlot at;
+    int step = 0;
+    for (int item = warp < warps ? warp : steps * runs; item < steps * runs; item += warps) {
+      const int run = item % runs;
+      at.advance(item / runs - step, p.slots);
+      step = item / runs;
+      const int share_of_step = chunks == 1 ? step : step / chunks;
+      const FewShare share = smem.route.shares[share_of_step];
+      float acc[1][2][4] = {};
+      hopper::mbarrier_wait(&smem.full[at.slot], at.parity);
+      multiply(acc, hopper::smem_address(base) + at.slot * slot_bytes(), run, share.count,
+               cells_of(step - share_of_step * chunks));
       __syncwarp();
-      if (threadIdx.x % 32 == 0) hopper::mbarrier_arrive(&smem.ring.empty[slot]);
-      if (narrow)
-        add_in_turn<1>(sums, acc, run, step, s.share);
-      else
-        add_in_turn<2>(sums, acc, run, step, s.share);
+      if (threadIdx.x % 32 == 0) hopper::mbarrier_arrive(&smem.empty[at.slot]);
+      add_in_turn(sums, acc[0], run, step, share);
       if (step + 1 == steps) store(sums, run);
     }
   }
@@ -244,8 +230,8 @@ __global__ void __launch_bounds__(DownCells::kThreads, 1)
   const int runs = min(p.runs, p.hidden / kCellRows - static_cast<int>(blockIdx.x) * p.runs);
   hopper::let_next_kernel_start();
   if (threadIdx.x == 0) {
-    for (int s = 0; s < DownCells::Ring::kSlots; ++s)
-      hopper::mbarrier_init(&smem.ring.full[s], 2), hopper::mbarrier_init(&smem.ring.empty[s], runs);
+    for (int s = 0; s < p.slots; ++s)
+      hopper::mbarrier_init(&smem.full[s], 2), hopper::mbarrier_init(&smem.empty[s], runs);
     hopper::mbarrier_init_fence();
   }
   if (threadIdx.x < DownCells::kMaxRuns) smem.added[threadIdx.x] = 0;

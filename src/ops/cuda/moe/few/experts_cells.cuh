@@ -22,14 +22,14 @@ namespace sparrow::ops::cuda {
 // Cells `stride` apart times the columns of the tokens that belong to them; `x` is where this lane's row
 // begins. One cell after the other: with two or three at once the code is longer, and all of it slower.
 template <MatrixFormat kFormat, int kChains>
-__device__ __forceinline__ void multiply_cells(float (&sums)[kChains][4], uint32_t cell, uint32_t x,
-                                               int count, int stride) {
+__device__ __forceinline__ void multiply_run(float (&sums)[1][kChains][4], uint32_t cell, uint32_t x,
+                                             int count, int stride) {
 #pragma unroll 1
   for (; count > 0; --count) {
-    LaneCell<kFormat> w;
-    CellTokens tokens;
-    w.load(cell), tokens.load(x);
-    multiply_cell(sums, w, tokens);
+    CellOperand<kFormat> w[1];
+    CellTokens<kFormat> tokens;
+    w[0].load(cell), tokens.load(x);
+    multiply_cells(sums, w, tokens.b);
     cell += stride * cell_bytes(kFormat), x += stride * kCellColumns * 2;
   }
 }
@@ -75,18 +75,20 @@ struct CellsConsumer {
       // Rows past the last token give sums that nobody takes.
       const int row = smem.row[u.share.first + min(lane % 8, u.share.count - 1)];
       const uint32_t x = smem_at(p.x_offset) + row * T::token_bytes(p.hidden);
-      float sums[1][4] = {};
+      float sums[1][1][4] = {};
 #pragma unroll 1
       for (int piece = 0; piece < pieces; ++piece) {
         const uint32_t tile = smem_at(p.ring_offset) + ring.wait();
         // A warp has every eighth cell of the row, wherever pieces end.
         const int first = piece * T::kPieceCells, here = min(T::kPieceCells, cells - first);
-        multiply_cells<T::kFormat>(sums, tile + warp * T::kCellBytes, x + (first + warp) * (kCellColumns * 2),
-                                   (here - warp + T::kConsumers - 1) / T::kConsumers, T::kConsumers);
+        multiply_run<T::kFormat>(sums, tile + warp * T::kCellBytes, x + (first + warp) * (kCellColumns * 2),
+                                 (here - warp + T::kConsumers - 1) / T::kConsumers, T::kConsumers);
         ring.done();
       }
 #pragma unroll
-      for (int i = 0; i < 4; ++i) smem.sums[warp][lane % 4 * 2 + i % 2][lane / 4 + i / 2 * 8] = sums[0][i];
+      for (int i = 0; i < 4; ++i)
+        smem.sums[warp][lane % 4 * 2 + i % 2][lane / 4 + i / 2 * 8] =
+            sums[0][0][i] * kCellSumsUnit<T::kFormat>;
       hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
       store_hidden(u);
       hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
@@ -123,10 +125,10 @@ struct CellsConsumer {
         at = smem_at(p.ring_offset) + ring.wait();
       if (run < slab.runs) {
         const int place = s.first + min(lane % 8, s.count - 1);
-        float sums[2][4] = {};  // two chains: half the wait
-        multiply_cells<T::kFormat>(sums, at + run * cells * T::kCellBytes,
-                                   smem_at(p.h_offset) + place * T::token_bytes(p.inter), cells, 1);
-        store_parts(sums, s, run);
+        float sums[1][2][4] = {};  // two chains: half the wait
+        multiply_run<T::kFormat>(sums, at + run * cells * T::kCellBytes,
+                                 smem_at(p.h_offset) + place * T::token_bytes(p.inter), cells, 1);
+        store_parts(sums[0], s, run);
       }
       if (!held) ring.done();
       run -= slab.runs;
@@ -209,7 +211,7 @@ static __global__ void __launch_bounds__(T::kThreads, T::kCtasPerSm)
     const int pair = smem.route.pair_at[i];
     smem.row[i] = static_cast<int16_t>(row_of_pair(pair, pairs, p.top_k));
     if (pair < pairs) smem.place_of[pair] = static_cast<int16_t>(i);
-    smem.factor[i] = pair < pairs ? p.weights[pair] * p.scaling : 1.0f;
+    smem.factor[i] = (pair < pairs ? p.weights[pair] * p.scaling : 1.0f) * kCellSumsUnit<T::kFormat>;
   }
   hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
   consumer.gate_up(pieces);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gate and up of few rows with weights that lie as cells, where there are more rows than one launch takes.
 //
-// All tiles (32 weight rows of an expert, two runs, times the rows that go there) are one line, and each CTA
-// has an equal part of it. Eight warps share a tile, each takes every eighth cell of both runs; that gives
+// All tiles (a few runs of 16 weight rows of an expert, times the rows that go there) are one line, and each
+// CTA has an equal part of it. Eight warps share two runs, each takes every eighth cell of both; that gives
 // the eight chains of sums of stream_cells.cuh and experts_cells.cuh. Another warp adds them up and stores,
 // so that nobody waits at the end of a tile. Rows of x come to a CTA once for all its tiles of a share, not
 // once for each: for quantised weights they would be a third of all bytes.
@@ -29,12 +29,13 @@ struct GateUpCellsParams {
   float alpha = 0, limit = 0, beta = 0;
 };
 
-// A piece is kPieceCells cells of both runs of a tile.
-template <MatrixFormat kFormat_, int kPieceCells_, int kSlots_>
+// A piece is kPieceCells cells of all runs of a tile.
+template <MatrixFormat kFormat_, int kRuns_, int kPieceCells_, int kSlots_>
 struct GateUpCells {
   static constexpr MatrixFormat kFormat = kFormat_;
   using Route = RouteFew<8, kFewRows>;
-  static constexpr int kRuns = 2, kChains = 8, kThreads = (kChains + 3) * 32;
+  static constexpr int kRuns = kRuns_, kChains = 8, kWarpRuns = 2;
+  static constexpr int kConsumers = kChains * kRuns / kWarpRuns, kThreads = (kConsumers + 3) * 32;
   static constexpr int kPieceCells = kPieceCells_, kSlots = kSlots_;
   static constexpr int kCellBytes = cell_bytes(kFormat), kRunBytes = kPieceCells * kCellBytes;
   static constexpr int kPieceBytes = kRuns * kRunBytes;
@@ -158,39 +159,28 @@ __device__ __forceinline__ void gate_up_cells_finish(const GateUpCellsParams& p,
   }
 }
 
-// A warp that multiplies: one chain of each tile.
+// A warp that multiplies: one chain of two runs of each tile.
 template <typename T>
 struct GateUpCellsWarp {
   const GateUpCellsParams& p;
   typename T::Smem& smem;
   const GateUpCellsPart part;
-  const int lane = threadIdx.x % 32, chain = threadIdx.x / 32;
+  const int lane = threadIdx.x % 32, chain = threadIdx.x / 32 % T::kChains;
+  const int first_run = static_cast<int>(threadIdx.x) / 32 / T::kChains * T::kWarpRuns;
   int slot = 0, parity = 0, share = 0, place = 0;
+  using Sums = float[T::kWarpRuns][1][4];
 
-  // A cell of both runs, by the same columns of x: the products of one chain depend on each other, and those
-  // of the other run come between them.
-  __device__ __forceinline__ static void multiply(float (&sums)[T::kRuns][4], uint32_t cells, uint32_t x) {
-    LaneCell<T::kFormat> w[T::kRuns];
-    CellTokens tokens;
+  __device__ __forceinline__ static void multiply(Sums& sums, uint32_t cells, uint32_t x) {
+    CellOperand<T::kFormat> w[T::kWarpRuns];
+    CellTokens<T::kFormat> tokens;
 #pragma unroll
-    for (int r = 0; r < T::kRuns; ++r) w[r].load(cells + r * T::kRunBytes);
+    for (int r = 0; r < T::kWarpRuns; ++r) w[r].load(cells + r * T::kRunBytes);
     tokens.load(x);
-    const auto step = [&]<int kStep>() {
-      uint32_t a[T::kRuns][4];
-#pragma unroll
-      for (int r = 0; r < T::kRuns; ++r) w[r].template decode<kStep>(a[r]);
-#pragma unroll
-      for (int r = 0; r < T::kRuns; ++r)
-        hopper::mma_16x8x16(sums[r], a[r], tokens.b[kStep * 2], tokens.b[kStep * 2 + 1]);
-    };
-    step.template operator()<0>();
-    step.template operator()<1>();
-    step.template operator()<2>();
-    step.template operator()<3>();
+    multiply_cells(sums, w, tokens.b);
   }
 
-  __device__ __forceinline__ void multiply_tile(float (&sums)[T::kRuns][4], uint32_t x) {
-    const uint32_t ring = hopper::smem_address(&smem) + T::kRingOffset;
+  __device__ __forceinline__ void multiply_tile(Sums& sums, uint32_t x) {
+    const uint32_t ring = hopper::smem_address(&smem) + T::kRingOffset + first_run * T::kRunBytes;
     for (int first = 0; first < part.cells; first += T::kPieceCells) {
       hopper::mbarrier_wait(&smem.full[slot], parity);
 #pragma unroll
@@ -227,13 +217,15 @@ struct GateUpCellsWarp {
       // Rows past the last one give sums that nobody takes.
       int at = place + min(lane % 8, smem.route.shares[share].count - 1);
       if (at >= p.held_rows) at -= p.held_rows;
-      float sums[T::kRuns][4] = {};
+      Sums sums = {};
       wait_for_rows();
       multiply_tile(sums, held + at * T::row_bytes(p.hidden));
       hopper::mbarrier_wait(&smem.sums_empty, (tile - part.first + 1) % 2);
 #pragma unroll
-      for (int r = 0; r < T::kRuns; ++r)
-        smem.sums[chain][r][lane] = {sums[r][0], sums[r][1], sums[r][2], sums[r][3]};
+      for (int r = 0; r < T::kWarpRuns; ++r)
+        smem.sums[chain][first_run + r][lane] = {
+            sums[r][0][0] * kCellSumsUnit<T::kFormat>, sums[r][0][1] * kCellSumsUnit<T::kFormat>,
+            sums[r][0][2] * kCellSumsUnit<T::kFormat>, sums[r][0][3] * kCellSumsUnit<T::kFormat>};
       __syncwarp();
       if (lane == 0) hopper::mbarrier_arrive(&smem.sums_full);
     }
@@ -245,13 +237,13 @@ template <typename T>
 __device__ __forceinline__ void gate_up_cells_init(typename T::Smem& smem) {
   for (int s = 0; s < T::kSlots; ++s) {
     hopper::mbarrier_init(&smem.full[s], 1);
-    hopper::mbarrier_init(&smem.empty[s], T::kChains);
+    hopper::mbarrier_init(&smem.empty[s], T::kConsumers);
   }
   for (int s = 0; s < T::kShares; ++s) {
     hopper::mbarrier_init(&smem.rows_full[s], 1);
-    hopper::mbarrier_init(&smem.rows_empty[s], T::kChains);
+    hopper::mbarrier_init(&smem.rows_empty[s], T::kConsumers);
   }
-  hopper::mbarrier_init(&smem.sums_full, T::kChains);
+  hopper::mbarrier_init(&smem.sums_full, T::kConsumers);
   hopper::mbarrier_init(&smem.sums_empty, 1);
   hopper::mbarrier_init_fence();
 }
@@ -268,11 +260,11 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   route_few(smem.route, p.ids, p.rows, p.num_experts, p.top_k);  // has barriers
   const GateUpCellsPart part = gate_up_cells_part<T>(p, smem.route.num_shares);
   const int warp = threadIdx.x / 32;
-  if (warp < T::kChains)
+  if (warp < T::kConsumers)
     GateUpCellsWarp<T>{p, smem, part}.run();
-  else if (warp == T::kChains)
+  else if (warp == T::kConsumers)
     gate_up_cells_weights<T>(p, smem, part);
-  else if (warp == T::kChains + 1)
+  else if (warp == T::kConsumers + 1)
     gate_up_cells_rows<T>(p, smem, part);
   else
     gate_up_cells_finish<T>(p, smem, part);
