@@ -19,6 +19,8 @@
 #include "engine/ranks/rank_group.h"
 #include "engine/sequence_runner.h"
 #include "kv/block_table.h"
+#include "model/cuda/device_weights_load.h"
+#include "model/device_layout.h"
 #include "model/sharding.h"
 #include "support/golden.h"
 
@@ -371,6 +373,15 @@ TEST_P(Groups, HaveWhatEachWouldHaveAlone) {
       EXPECT_LE(d.unequal, 1 + d.sure / 4);
     }
   }
+}
+
+// All of them cut the output matrix by columns, whatever becomes of the experts.
+TEST(LoadThreads, AreMoreWhereMatricesAreCutByColumns) {
+  const auto threads = [](const Grid& grid) {
+    return max_load_threads(make_device_layout(config(), grid).value().parts);
+  };
+  EXPECT_EQ(threads({}), 12);
+  EXPECT_EQ(threads({.tp = 2, .rank = 1}), 16);
 }
 
 }  // namespace

@@ -66,7 +66,7 @@ struct DeviceWeights {
 
 // How tensors travel from the page cache through page-locked buffers to the GPU.
 struct DeviceLoadOptions {
-  int threads = 0;  // 0: as many as the machine has, at most 12
+  int threads = 0;  // 0: as many as the machine has, at most max_load_threads()
   // Smaller ones leave gaps on the link, and larger ones fall out of the processor's cache before they are
   // sent (two each of 2, 4, 8 and 16 MiB: 42, 46, 46 and 38 of its 55 GB/s).
   size_t buffer_bytes = size_t{4} << 20;

@@ -20,6 +20,10 @@ PackTarget pack_target(const DevicePart& part, std::byte* memory, int64_t first_
 // Whether DeviceLoadOptions::fold_rows is about it.
 bool is_folded(const DevicePart& part);
 
+// More than these do not make a load faster. Where matrices are cut by columns, processors are its limit: all
+// of their pages are mapped for a share of the bytes.
+int max_load_threads(std::span<const DevicePart> parts);
+
 // Copies every part to its place and waits for it. Fails where no buffers can be had.
 Result<FoldedCodes> copy_parts(std::span<const DevicePart> parts, const Weights& weights, std::byte* memory,
                                const ProgressFn& progress, const DeviceLoadOptions& options);
