@@ -146,6 +146,12 @@ TEST_F(Ffmpeg, FramesOfALosslessFileAreTheGoldens) {
   }
 }
 
+TEST_F(Ffmpeg, SoundAloneIsNoVideo) {
+  const std::string file = make("-f lavfi -i sine=duration=1", "sound.mp4");
+  EXPECT_EQ(video_of_file(bytes_of(file), {}, kPatient).error().message,
+            "the file has no video stream that can be read");
+}
+
 TEST_F(Ffmpeg, LimitsHold) {
   const std::string file =
       make("-f lavfi -i testsrc=size=320x240:rate=30000/1001 -frames:v 100 -c:v mpeg4", "test.mp4");

@@ -212,6 +212,9 @@ Status judge(int status, const std::string& program, const std::string& complain
                  strf("{} was not started: this system does not let its limits be set", program)};
   if (WIFEXITED(status) && WEXITSTATUS(status) == kCannotStart)
     return Error{Errc::kUnsupported, strf("{} could not be started", program)};
+  // What ffmpeg says of a file with sound alone is about its options, which nobody has given.
+  if (complaint.find("matches no streams") != std::string::npos)
+    return Error{Errc::kCorrupt, "the file has no video stream that can be read"};
   const std::string said = quoted(complaint);
   return Error{Errc::kCorrupt, strf("the video cannot be read: {}", said.empty() ? "ffmpeg failed" : said)};
 }
