@@ -145,6 +145,9 @@ TEST(AnswerStream, KnowsErrorsCutsAndNonsense) {
   EXPECT_EQ(after("data: {\"choices\":[{\"delta\":{\"content\":\"a\"}}]}\n\n"),
             std::pair(std::string(), false));
   EXPECT_NE(after("data: {\"choices\n\n").first.find("not JSON"), std::string::npos);
+  EXPECT_EQ(after("data: {\"choices\":{\"a\":1}}\n\n"), std::pair(std::string(), false));
+  EXPECT_EQ(after("data: {\"choices\":[{\"delta\":{\"tool_calls\":{\"a\":1}}}]}\n\n"),
+            std::pair(std::string(), false));
   EXPECT_EQ(after("data: {\"choices\":[{\"delta\":{\"tool_calls\":[{\"index\":-1},{\"index\":99999999}]}}]}\n"
                   "data: {\"choices\":7}\ndata: 7\ndata: {\"usage\":\"x\",\"choices\":[null]}\n"),
             std::pair(std::string(), false));
