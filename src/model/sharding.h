@@ -22,7 +22,7 @@ namespace sparrow {
 inline constexpr int kSumParts = 8;
 // Or in as many as a small model has room for: the largest power of two that gives each part whole units.
 constexpr int sum_parts_of(int64_t columns, int64_t unit) {
-  return static_cast<int>(std::gcd<int64_t>(columns / unit, kSumParts));
+  return columns % unit == 0 ? static_cast<int>(std::gcd<int64_t>(columns / unit, kSumParts)) : 1;
 }
 
 // Error: the model cannot be cut that way; says why, and which grids of as many ranks would do.

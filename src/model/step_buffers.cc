@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "model/step_buffers.h"
 
+#include <algorithm>
+#include <bit>
+#include <numeric>
+
 #include "kv/block_table.h"
 #include "model/sharding.h"
 
@@ -20,9 +24,13 @@ ops::cuda::MoeShape expert_shape(const ModelConfig& config, int num_experts, int
 
 namespace {
 
-// Of the parts that all columns of a product are cut into, those that so many columns are.
+// Of the parts that all columns of a product are cut into, those that so many columns are. Zeros may fill a
+// rank's columns up, which makes no more parts of them, but they are whole tiles.
 int parts_here(int64_t all, int64_t here) {
-  return static_cast<int>(std::max<int64_t>(here * sum_parts_of(all, ops::cuda::kColumnTile) / all, 1));
+  const int64_t parts = sum_parts_of(all, ops::cuda::kColumnTile);
+  const auto most = static_cast<uint64_t>(std::clamp<int64_t>(here * parts / all, 1, parts));
+  return static_cast<int>(
+      std::gcd(here / ops::cuda::kColumnTile, static_cast<int64_t>(std::bit_floor(most))));
 }
 
 }  // namespace

@@ -19,9 +19,9 @@ namespace sparrow {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
+using ::testing::Contains;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
+using ::testing::Not;
 
 constexpr int kTokens = 4096;
 
@@ -126,8 +126,8 @@ TEST(RoundedModel, SaysThatItIsLossy) {
   const auto warnings = [&](bool rounds) {
     return create_runner(config, checkpoint.weights(), options_of(rounds)).value()->info().warnings;
   };
-  EXPECT_THAT(warnings(false), IsEmpty());
-  EXPECT_THAT(warnings(true), ElementsAre(AllOf(HasSubstr("lossy"), HasSubstr("weights have changed"))));
+  EXPECT_THAT(warnings(false), Not(Contains(HasSubstr("lossy"))));
+  EXPECT_THAT(warnings(true), Contains(AllOf(HasSubstr("lossy"), HasSubstr("weights have changed"))));
 }
 
 }  // namespace

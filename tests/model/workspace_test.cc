@@ -125,6 +125,18 @@ TEST(Workspace, ARankHasItsShareOfEightParts) {
   EXPECT_EQ(expert_parts(odd, 128, 192), 1);
 }
 
+// Heads of zeros fill a group up to what the kernels take, channels of zeros a tile.
+TEST(Workspace, ZerosMakeNoMoreParts) {
+  ModelConfig small = m3();
+  small.num_query_heads = 4, small.head_dim = 128;
+  EXPECT_EQ(output_parts(small, 16), 8);  // 2,048 columns, 512 of them real
+  EXPECT_EQ(output_parts(small, 6), 4);   // 12 tiles
+  for (const auto& [channels, here] : {std::pair{32, 64}, {96, 128}, {160, 192}}) {
+    small.expert_intermediate_size = channels;
+    EXPECT_EQ(expert_parts(small, 8, here), 1) << channels;
+  }
+}
+
 TEST(Workspace, ARankAloneSharesNothing) {
   const auto workspace = gpu_workspace(m3(), {}, limits_of(8192, 256, 131072), kHopperSms).value();
   EXPECT_EQ(workspace.of("residual, norm, delta"), 3 * 8192 * 6144 * 2 + 6144 * 2);
