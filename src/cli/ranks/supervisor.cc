@@ -166,7 +166,10 @@ class Supervisor {
   void ended(Rank& rank, int status) {
     rank.wait = status;
     if (rank.killed) return;
-    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : kExitLostRank;
+    // Who ends by the signal that was passed on has a reason of its own, also where another rank, which
+    // lost it, is gone sooner.
+    const bool as_told = WIFSIGNALED(status) && WTERMSIG(status) == forwarded_;
+    const int code = WIFEXITED(status) ? WEXITSTATUS(status) : as_told ? 128 + forwarded_ : kExitLostRank;
     // Who has a reason of its own knows more than those who lost it.
     if (first_code_ == kExitLostRank && code != 0) first_code_ = code;
     if (first_code_.value_or(0) != 0) return;
@@ -179,10 +182,7 @@ class Supervisor {
                                   : is_first || code != 0 ? kGrace
                                                           : kLeaderGrace);
     first_code_ = code;
-    if (!WIFSIGNALED(status)) return;
-    if (WTERMSIG(status) == forwarded_)  // as it was told
-      first_code_ = 128 + forwarded_;
-    else
+    if (WIFSIGNALED(status) && !as_told)
       say(strf("rank {} was ended by signal {} ({})", rank.place.rank, WTERMSIG(status),
                ::strsignal(WTERMSIG(status))));
   }
