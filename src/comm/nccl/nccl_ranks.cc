@@ -101,7 +101,7 @@ void NcclRanks::watch() {
     const std::optional<Error> failed = failure();
     if (!failed) continue;
     if (options_.lost) options_.lost(*failed);
-    // No abort: NCCL would free what a step still uses, whose launches are on their way. Whoever was told
+    // No abort: NCCL would free what a step may still use, whose launches are on their way. Whoever was told
     // ends the process, and what waits on the GPU with it.
     for (NcclComm* const comm : {across_.get(), group_.get(), world_.get()}) comm->give_up();
     return;
