@@ -62,8 +62,8 @@ constexpr uint32_t cell_bits(MatrixFormat format, int column, uint32_t code) {
     const bool first = column % 16 < 8;
     return (first ? sign << 15 | high << 8 | low << 4 : sign << 11 | high << 12 | low) << half;
   }
-  // The first three are where a bf16 has them, turned by 0, 6 and 10 bits; what is left for the fourth takes
-  // two shifts. No layout needs less.
+  // The first three are where a bf16 has them, turned by 0, 6 and 10 bits of the whole word: bits of the
+  // third come into the other half. What is left for the fourth takes two shifts.
   const uint32_t sign = code >> 3 & 1, magnitude = code & 7;
   switch (column % 32 / 8) {
     case 0:

@@ -16,7 +16,8 @@ namespace sparrow::ops::cuda {
 template <MatrixFormat kFormat>
 inline constexpr float kCellSumsUnit = kFormat == MatrixFormat::kMxfp4 ? 0x1p-64f : 1.0f;
 
-// A lane's activations as they meet cells of a format: 64 columns of one of eight rows, as they are.
+// A lane's activations, 64 columns of one of eight rows, from what they are to what cells are multiplied
+// with.
 template <MatrixFormat kFormat>
 __device__ __forceinline__ void prepare_tokens(uint32_t (&b)[8]) {
   if constexpr (kFormat == MatrixFormat::kMxfp4)
