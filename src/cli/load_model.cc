@@ -94,6 +94,7 @@ Status add_load(EngineOptions& options, const ModelConfig& config, const LoadOpt
     options.gpu.batch_invariant = load.batch_invariant;
     if (load.gpu_memory_utilization) options.gpu.memory_utilization = *load.gpu_memory_utilization;
     if (load.load_format == "dummy") options.gpu.dummy_seed = kDummySeed;
+    if (!load.vision) options.gpu.feature_tokens = 0;
   }
   if (options.cache_tokens == 0 && options.device == Device::kCpu) {
     const int64_t block_bytes = SPARROW_TRY(cache_block_bytes(config, load, options.grid));

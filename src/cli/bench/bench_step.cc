@@ -242,6 +242,7 @@ Status run_bench_step(const BenchStepOptions& options) {
 
   const std::vector<Case> cases = cases_of(options);
   RankOptions rank_options;
+  rank_options.gpu.feature_tokens = 0;
   for (const Case& c : cases) {
     if (c.longest() > config.max_positions)
       return Error{Errc::kInvalidArgument,

@@ -71,7 +71,7 @@ Status Rank::take_memory(const Weights& weights) {
                              .kv_dtype = gpu.kv_dtype,
                              .index_dtype = gpu.index_dtype,
                              .batch_invariant = gpu.batch_invariant,
-                             .feature_tokens = weights.vision ? gpu.feature_tokens : 0,
+                             .feature_tokens = sees(weights) ? gpu.feature_tokens : 0,
                              .e4m3_tokens = gpu.e4m3_tokens,
                              .nccl = gpu.exchange.nccl};
   planned_ = SPARROW_TRY(plan_gpu_memory(config_, grid, limits, device_.num_sms));
@@ -91,7 +91,7 @@ Status Rank::take_memory(const Weights& weights) {
   upload_ = SPARROW_TRY(
       StepUpload::create(options_.max_step_tokens, options_.max_step_sequences, max_columns_, grid.dp));
   sampler_ = SPARROW_TRY(DeviceSampler::create(draw_limits(config_, limits)));
-  SPARROW_TRY(take_features(weights.vision));
+  if (sees(weights)) SPARROW_TRY(take_features(weights.vision ? &*weights.vision : nullptr));
 
   KvCacheShape shape{.num_blocks = 1,
                      .kv_heads = weights_.kv_heads,
@@ -107,8 +107,12 @@ Status Rank::take_memory(const Weights& weights) {
   return Ok{};
 }
 
-Status Rank::take_features(const std::optional<VisionWeights>& weights) {
-  if (!weights || options_.gpu.feature_tokens == 0) return Ok{};
+// Random weights are those of the configuration.
+bool Rank::sees(const Weights& weights) const {
+  return options_.gpu.feature_tokens > 0 && (weights.vision || (options_.gpu.dummy_seed && config_.vision));
+}
+
+Status Rank::take_features(const VisionWeights* weights) {
   if (const Status shapes = check_tower_shapes(config_); !shapes.ok()) {
     no_features_ = shapes.error().message;
     return Ok{};
@@ -117,7 +121,7 @@ Status Rank::take_features(const std::optional<VisionWeights>& weights) {
   const bool is_group = options_.exchange != nullptr;  // a rank that runs alone encodes all
   const EncodeShare share(group(), is_group ? grid.tp_rank() : 0, is_group ? grid.tp : 1,
                           options_.gpu.feature_tokens);
-  features_ = SPARROW_TRY(RankFeatures::create(config_, *weights, share));
+  features_ = SPARROW_TRY(RankFeatures::create(config_, weights, share));
   return Ok{};
 }
 

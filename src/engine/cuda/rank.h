@@ -85,7 +85,8 @@ class Rank {
   void launch_marked(const DeviceBatch& step, std::vector<StepMark>& marks);
   std::vector<int> count_experts(const DeviceBatch& step);
   Status take_memory(const Weights& weights);
-  Status take_features(const std::optional<VisionWeights>& weights);
+  bool sees(const Weights& weights) const;
+  Status take_features(const VisionWeights* weights);
   // A batch on its way, with this rank's features.
   DeviceBatch upload(const Batch& batch, const RankStep& step);
   Result<std::unique_ptr<NcclRanks>> join_nccl() const;  // before anything is loaded: NCCL may be missing

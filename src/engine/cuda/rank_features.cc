@@ -6,11 +6,12 @@
 namespace sparrow {
 
 Result<std::unique_ptr<RankFeatures>> RankFeatures::create(const ModelConfig& config,
-                                                           const VisionWeights& weights, EncodeShare share) {
+                                                           const VisionWeights* weights, EncodeShare share) {
   const int64_t tokens = share.num_rows();
   auto features = std::unique_ptr<RankFeatures>(new RankFeatures(std::move(share)));
-  features->tower_ =
-      SPARROW_TRY(CudaVisionTower::create(config, weights, tower_limits(*config.vision, tokens)));
+  const TowerLimits limits = tower_limits(*config.vision, tokens);
+  features->tower_ = weights ? SPARROW_TRY(CudaVisionTower::create(config, *weights, limits))
+                             : SPARROW_TRY(CudaVisionTower::random(config, limits));
   features->memory_ = SPARROW_TRY(DeviceBuffer::allocate(static_cast<size_t>(feature_bytes(config, tokens))));
   return features;
 }

@@ -14,8 +14,8 @@ namespace sparrow {
 
 class RankFeatures {
  public:
-  // The configuration is borrowed.
-  static Result<std::unique_ptr<RankFeatures>> create(const ModelConfig& config, const VisionWeights& weights,
+  // The configuration is borrowed. Without weights they are random.
+  static Result<std::unique_ptr<RankFeatures>> create(const ModelConfig& config, const VisionWeights* weights,
                                                       EncodeShare share);
 
   // As in ModelRunner.

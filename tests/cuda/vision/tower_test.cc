@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -104,6 +105,17 @@ TEST_F(CudaVisionTowerTest, TakesTheMemoryThatWasPlanned) {
   EXPECT_EQ(after.pinned.bytes - before.pinned.bytes, static_cast<int64_t>(tower->pinned_bytes()));
   encode(*tower, std::array{&pictures_.front()});
   EXPECT_EQ(allocation_counts().device.allocations, after.device.allocations);
+}
+
+TEST_F(CudaVisionTowerTest, RandomWeightsGiveFiniteFeaturesThatDependOnThePicture) {
+  const auto tower = CudaVisionTower::random(config(), {.max_rows = 65536}).value();
+  ASSERT_GE(pictures_.size(), 2u);
+  const auto features = encode(*tower, std::array{&pictures_[0], &pictures_[1]});
+  for (const std::vector<float>& numbers : features) {
+    EXPECT_TRUE(std::ranges::all_of(numbers, [](float x) { return std::isfinite(x); }));
+    EXPECT_TRUE(std::ranges::any_of(numbers, [](float x) { return x != 0; }));
+  }
+  EXPECT_NE(features[0], features[1]);
 }
 
 }  // namespace

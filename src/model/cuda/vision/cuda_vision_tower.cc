@@ -48,11 +48,21 @@ Result<std::unique_ptr<CudaVisionTower>> CudaVisionTower::create(const ModelConf
                                                                  const TowerLimits& limits) {
   SPARROW_TRY(check_tower_shapes(config));
   auto tower = std::unique_ptr<CudaVisionTower>(new CudaVisionTower(config, limits));
-  SPARROW_TRY(tower->take_memory(weights));
+  SPARROW_TRY(tower->take_memory());
+  load_tower(config, weights, tower->weights_);
   return tower;
 }
 
-Status CudaVisionTower::take_memory(const VisionWeights& weights) {
+Result<std::unique_ptr<CudaVisionTower>> CudaVisionTower::random(const ModelConfig& config,
+                                                                 const TowerLimits& limits) {
+  SPARROW_TRY(check_tower_shapes(config));
+  auto tower = std::unique_ptr<CudaVisionTower>(new CudaVisionTower(config, limits));
+  SPARROW_TRY(tower->take_memory());
+  fill_tower(tower->weight_memory_);
+  return tower;
+}
+
+Status CudaVisionTower::take_memory() {
   Arena counted_weights, counted;
   lay_out_tower_weights<Bf16>(counted_weights, config_);
   lay_out_tower<Bf16>(counted, config_, limits_);
@@ -65,7 +75,6 @@ Status CudaVisionTower::take_memory(const VisionWeights& weights) {
   Arena weight_arena(weight_memory_.data()), arena(memory_.data());
   weights_ = lay_out_tower_weights<Bf16>(weight_arena, config_);
   at_ = lay_out_tower<Bf16>(arena, config_, limits_);
-  load_tower(config_, weights, weights_);
   fill_axis();
   return Ok{};
 }

@@ -33,6 +33,9 @@ class CudaVisionTower {
   static Result<std::unique_ptr<CudaVisionTower>> create(const ModelConfig& config,
                                                          const VisionWeights& weights,
                                                          const TowerLimits& limits);
+  // With random weights: for measurements.
+  static Result<std::unique_ptr<CudaVisionTower>> random(const ModelConfig& config,
+                                                         const TowerLimits& limits);
 
   // `features` is [*, hidden size]. No segment has more patches than the limits allow; any number of them
   // goes through the tower in groups. What the spans name is free again when this returns.
@@ -47,7 +50,7 @@ class CudaVisionTower {
 
   CudaVisionTower(const ModelConfig& config, const TowerLimits& limits)
       : config_(config), vision_(*config.vision), limits_(limits) {}
-  Status take_memory(const VisionWeights& weights);
+  Status take_memory();
   void fill_axis();
   // Of segments that fit together, which have so many rows.
   void encode_group(std::span<const TowerSegment> segments, int64_t rows, Bf16* features,

@@ -122,4 +122,21 @@ void load_tower(const ModelConfig& config, const VisionWeights& from, const Towe
   SPARROW_CUDA(cudaDeviceSynchronize());  // other streams do not wait for these copies
 }
 
+// Uniform numbers with which outputs of 1,280 inputs of order 1 are of order 1. Two of them side by side are
+// a bias or a norm's weight of that size.
+void fill_tower(const DeviceBuffer& memory) {
+  constexpr float kSpread = 0.097f;
+  std::vector<BFloat16> pool(size_t{8} << 20);
+  uint32_t state = 1;
+  for (BFloat16& x : pool) {
+    state = state * 1664525u + 1013904223u;
+    x = to_bf16((static_cast<float>(state >> 8) * 0x1p-24f - 0.5f) * kSpread);
+  }
+  const size_t bytes = pool.size() * sizeof(BFloat16);
+  for (size_t at = 0; at < memory.bytes(); at += bytes)
+    SPARROW_CUDA(cudaMemcpy(memory.as<uint8_t>() + at, pool.data(), std::min(bytes, memory.bytes() - at),
+                            cudaMemcpyHostToDevice));
+  SPARROW_CUDA(cudaDeviceSynchronize());
+}
+
 }  // namespace sparrow
