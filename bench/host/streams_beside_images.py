@@ -79,8 +79,8 @@ def streams(host, seeds, stop, queue):
     queue.put((all_arrivals, failed))
 
 
-def send_images(host, jobs, start, rate, queue):
-    """Those of this process: (place in the flow, seed, repeat)."""
+def send_images(host, jobs, start, rate, seconds, queue):
+    """Those of this process: (place in the flow, seed, repeat). Who has no answer at the end hangs up."""
     bodies = [(place, body_of(seed, repeat)) for place, seed, repeat in jobs]
     results, threads = [], []
 
@@ -101,8 +101,8 @@ def send_images(host, jobs, start, rate, queue):
         threads.append(threading.Thread(target=ask, args=(body,), daemon=True))
         threads[-1].start()
     for thread in threads:
-        thread.join(60)
-    queue.put(results)
+        thread.join(max(0.0, begin + seconds + 0.3 - time.monotonic()))
+    queue.put(list(results))
 
 
 def metrics(host):
@@ -118,10 +118,10 @@ def run_rate(options, host, rate, repeats, phase):
     """Begin and end of the part that counts, and the images' answers."""
     queue, start, count = multiprocessing.Queue(), multiprocessing.Event(), round(rate * options.seconds)
     jobs = [(i, f"{phase} {i // repeats}", i % repeats) for i in range(count)]
-    senders = [multiprocessing.Process(target=send_images, args=(host, jobs[p::PROCESSES], start, rate, queue)) for p in range(PROCESSES)]
+    senders = [multiprocessing.Process(target=send_images, args=(host, jobs[p::PROCESSES], start, rate, options.seconds, queue)) for p in range(PROCESSES)]
     for sender in senders:
         sender.start()
-    time.sleep(0.5 + 0.006 * count)  # bodies are made
+    time.sleep(0.3 + 0.003 * count)  # bodies are made
     before, begin = metrics(host), time.monotonic()
     start.set()
     time.sleep(options.seconds)
