@@ -214,7 +214,7 @@ TEST(Program, BadCommandLinesGetOneLineThatNamesTheMistake) {
       {{"bench", "step", "--preset", "m3", "--batch", "8,0"}, "--batch: Value 0 not in range"},
       {{"bench", "step", "--preset", "m3", "--context", "0"}, "--context: Value 0 not in range"},
       {{"bench", "step", "--preset", "m3", "--phase", "train"},
-       "--phase must be decode or prefill, got train"},
+       "--phase must be decode, prefill or mixed, got train"},
       {{"bench", "step", "--preset", "m3", "--device", "cpu"}, "bench step measures a GPU"},
       {{"bench", "step", "--preset", "m3", "--gpu-memory-utilization", "1.5"},
        "--gpu-memory-utilization must be in (0, 1], got 1.5"},
