@@ -101,6 +101,7 @@ TEST(CudaMemory, IsTakenAsItIsPlanned) {
                                .kv_dtype = shape.kv_dtype,
                                .index_dtype = shape.index_dtype,
                                .batch_invariant = shape.batch_invariant,
+                               .feature_tokens = shape.config.vision ? GpuOptions{}.feature_tokens : 0,
                                .e4m3_tokens = shape.e4m3_tokens,
                                .nccl = shape.nccl};
     const GpuMemory planned = plan_gpu_memory(shape.config, grid, limits, device.num_sms).value();
