@@ -33,6 +33,7 @@ enum class StreamJob : uint8_t {
 struct HiddenLayout {
   int columns = 0, stride = 0;  // of a row in a piece
   int64_t piece = 0;            // all places of one
+  float unit = 1;               // what they are multiplied with for it (mx/multiply.cuh)
 };
 
 struct StreamParams {
@@ -235,9 +236,11 @@ __device__ __forceinline__ void stream_store(const StreamParams& p, const typena
       if (gate_row >= u.rows) continue;
       const float4 gate = stream_sums<T>(smem, p.splits, token, gate_row);
       const float4 up = stream_sums<T>(smem, p.splits, token, gate_row + 8);
-      const float4 h = {
+      float4 h = {
           swiglu(gate.x, up.x, p.alpha, p.limit, p.beta), swiglu(gate.y, up.y, p.alpha, p.limit, p.beta),
           swiglu(gate.z, up.z, p.alpha, p.limit, p.beta), swiglu(gate.w, up.w, p.alpha, p.limit, p.beta)};
+      if constexpr (T::kRouted)
+        h.x *= p.hidden.unit, h.y *= p.hidden.unit, h.z *= p.hidden.unit, h.w *= p.hidden.unit;
       store_bf16(out + int64_t{u.first_place + token} * stride + column + channel, h);
     }
   } else {

@@ -39,6 +39,17 @@ __device__ __forceinline__ void unscaled_e2m1(uint32_t word, uint32_t& first, ui
   }
 }
 
+// Where a lane finds its part of a cell in shared memory, 16-byte aligned.
+template <MatrixFormat kFormat>
+struct CellAddress {
+  uint32_t codes, scales;
+
+  explicit __device__ __forceinline__ CellAddress(uint32_t cell)
+      : codes(cell + threadIdx.x % 32 * 16),
+        scales(cell + cell_code_bytes(kFormat) + threadIdx.x % 32 / 4 * 4) {}
+  __device__ __forceinline__ void operator+=(int bytes) { codes += bytes, scales += bytes; }
+};
+
 // What one lane holds of a cell.
 template <MatrixFormat kFormat>
 struct LaneCell {
@@ -48,17 +59,17 @@ struct LaneCell {
   uint4 codes[kChunks];
   uint32_t scales;  // of rows g and g + 8: first group, then second
 
-  // From a cell in shared memory, 16-byte aligned.
-  __device__ __forceinline__ void load_codes(uint32_t cell) {
+  // From the cell `offset` bytes behind an address.
+  __device__ __forceinline__ void load_codes(const CellAddress<kFormat>& at, int offset) {
 #pragma unroll
-    for (int i = 0; i < kChunks; ++i) codes[i] = hopper::load_shared(cell + i * 512 + threadIdx.x % 32 * 16);
+    for (int i = 0; i < kChunks; ++i) codes[i] = hopper::load_shared(at.codes + offset + i * 512);
+  }
+  __device__ __forceinline__ void load(const CellAddress<kFormat>& at, int offset) {
+    load_codes(at, offset);
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(scales) : "r"(at.scales + offset) : "memory");
   }
   __device__ __forceinline__ void load(uint32_t cell) {
-    load_codes(cell);
-    asm volatile("ld.shared.u32 %0, [%1];"
-                 : "=r"(scales)
-                 : "r"(cell + cell_code_bytes(kFormat) + threadIdx.x % 32 / 4 * 4)
-                 : "memory");
+    load(CellAddress<kFormat>(cell), 0);
   }
 
   // Columns 16 kStep to 16 kStep + 15 of row g + 8 kHigh: two registers of an operand of 16 columns.

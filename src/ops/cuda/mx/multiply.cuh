@@ -5,6 +5,7 @@
 // numbers are multiplied, and a group's sums of 32 columns get the scale. That is exact as well, for less
 // than half of the multiplications. The numbers in a cell are 2^-126 too small, which is where f32 ends: so
 // activations are 2^64 larger, and sums that much in the end. (An activation of 2^64 would be infinite.)
+// Whoever makes activations for a product with cells may store them so.
 #pragma once
 
 #include "ops/cuda/mx/decode.cuh"
@@ -12,9 +13,12 @@
 
 namespace sparrow::ops::cuda {
 
-// What sums of products with cells are to be multiplied with.
+// What activations are to be multiplied with before their products with cells, and sums after them.
+constexpr float cell_tokens_unit(MatrixFormat format) {
+  return format == MatrixFormat::kMxfp4 ? 0x1p64f : 1.0f;
+}
 template <MatrixFormat kFormat>
-inline constexpr float kCellSumsUnit = kFormat == MatrixFormat::kMxfp4 ? 0x1p-64f : 1.0f;
+inline constexpr float kCellSumsUnit = 1 / cell_tokens_unit(kFormat);
 
 // A lane's activations, 64 columns of one of eight rows, from what they are to what cells are multiplied
 // with.
@@ -27,16 +31,18 @@ __device__ __forceinline__ void prepare_tokens(uint32_t (&b)[8]) {
 
 // The B operands of a cell's four products, by ldmatrix: inputs have their natural order. Rows that lie 16
 // bytes more than a multiple of 128 apart meet on no bank.
-template <MatrixFormat kFormat>
+// kPrepared: they have been stored times cell_tokens_unit().
+template <MatrixFormat kFormat, bool kPrepared = false>
 struct CellTokens {
   uint32_t b[8];
 
-  // `row`: the address of the first of the 64 columns in row lane % 8.
-  __device__ __forceinline__ void load(uint32_t row) {
-    const uint32_t address = row + threadIdx.x % 32 / 8 * 16;
+  // Where this lane reads, of a row whose 64 columns begin at `row`: that of lane % 8.
+  __device__ __forceinline__ static uint32_t address(uint32_t row) { return row + threadIdx.x % 32 / 8 * 16; }
+
+  __device__ __forceinline__ void load(uint32_t address) {
     hopper::ldmatrix_x4(*reinterpret_cast<uint32_t(*)[4]>(b), address);
     hopper::ldmatrix_x4(*reinterpret_cast<uint32_t(*)[4]>(b + 4), address + 64);
-    prepare_tokens<kFormat>(b);
+    if constexpr (!kPrepared) prepare_tokens<kFormat>(b);
   }
 };
 
@@ -45,6 +51,7 @@ template <MatrixFormat kFormat>
 struct CellOperand {
   LaneCell<kFormat> cell;
 
+  __device__ __forceinline__ void load(const CellAddress<kFormat>& at, int offset) { cell.load(at, offset); }
   __device__ __forceinline__ void load(uint32_t at) { cell.load(at); }
   // Of its four products.
   __device__ __forceinline__ void operand(uint32_t (&a)[4][4]) const {
@@ -57,17 +64,17 @@ struct CellOperand<MatrixFormat::kMxfp4> {
   LaneCell<MatrixFormat::kMxfp4> cell;  // no scales
   float scales[2][2];                   // [group][row g, g + 8]
 
-  __device__ __forceinline__ void load(uint32_t at) {
-    cell.load_codes(at);
+  __device__ __forceinline__ void load(const CellAddress<MatrixFormat::kMxfp4>& at, int offset) {
+    cell.load_codes(at, offset);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       uint32_t byte;
-      asm volatile("ld.shared.u8 %0, [%1];"
-                   : "=r"(byte)
-                   : "r"(at + cell_code_bytes(MatrixFormat::kMxfp4) + threadIdx.x % 32 / 4 * 4 + i)
-                   : "memory");
+      asm volatile("ld.shared.u8 %0, [%1];" : "=r"(byte) : "r"(at.scales + offset + i) : "memory");
       scales[i / 2][i % 2] = __uint_as_float(byte << 23);
     }
+  }
+  __device__ __forceinline__ void load(uint32_t at) {
+    load(CellAddress<MatrixFormat::kMxfp4>(at), 0);
   }
   __device__ __forceinline__ void operand(uint32_t (&a)[4][4]) const {
     cell.template unscaled<0>(a[0]), cell.template unscaled<1>(a[1]);

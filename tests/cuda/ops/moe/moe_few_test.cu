@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
+#include <random>
 #include <set>
 #include <vector>
 
@@ -133,14 +135,74 @@ struct RouteFewArgs {
   const int32_t* ids;
   int32_t* experts;  // [0]: how many shares, then each one's expert
   int rows, num_experts, top_k;
+  int32_t* first = nullptr;  // of each share's places; then how many there are
+  int32_t* pair_at = nullptr;
 };
 
 template <typename Route>
 __global__ void route_few_kernel(RouteFewArgs a) {
   __shared__ Route route;
   route_few(route, a.ids, a.rows, a.num_experts, a.top_k);
-  for (int i = threadIdx.x; i < route.num_shares; i += blockDim.x) a.experts[1 + i] = route.shares[i].expert;
+  for (int i = threadIdx.x; i < route.num_shares; i += blockDim.x) {
+    a.experts[1 + i] = route.shares[i].expert;
+    if (a.first) a.first[2 * i] = route.shares[i].first, a.first[2 * i + 1] = route.shares[i].count;
+  }
+  for (int i = threadIdx.x; a.pair_at && i < a.rows * (a.top_k + 1); i += blockDim.x)
+    a.pair_at[i] = route.pair_at[i];
   if (threadIdx.x == 0) a.experts[0] = route.num_shares;
+}
+
+// Both products sort for themselves: places ascend by expert, then by row, for any size of the block.
+TEST(MoeRoute, PlacesOfFewRowsAreSorted) {
+  constexpr int kTopK = 4;
+  std::mt19937 random(5);
+  const auto expect_sorted = [&]<typename Route>(int rows, int num_experts, int likely, int threads) {
+    const int pairs = rows * kTopK;
+    std::vector<int32_t> ids(pairs);
+    for (int32_t& id : ids)
+      id = static_cast<int32_t>(random() % (likely + 1)) - (random() % 7 == 0 ? likely + 1 : 0);
+    Device<int32_t> device_ids(pairs), experts(400), first(800), pair_at(400);
+    device_ids.upload(ids);
+    pair_at.poison();
+    route_few_kernel<Route>
+        <<<1, threads>>>({device_ids.data, experts.data, rows, num_experts, kTopK, first.data, pair_at.data});
+    std::vector<int32_t> want;  // pairs in the order of their places
+    std::vector<std::array<int32_t, 3>> want_shares;
+    for (int e = 0; e <= num_experts; ++e) {
+      const int begin = e < num_experts ? static_cast<int>(want.size()) : pairs;
+      if (e == num_experts) want.resize(pairs, -1);
+      if (e < num_experts) {
+        for (int p = 0; p < pairs; ++p)
+          if (ids[p] == e) want.push_back(p);
+      } else {
+        for (int r = 0; r < rows; ++r) want.push_back(pairs + r);
+      }
+      const int end = static_cast<int>(want.size());
+      for (int at = begin; at < end; at += Route::kTokens)
+        want_shares.push_back({e, at, std::min(Route::kTokens, end - at)});
+    }
+    const std::vector<int32_t> got_experts = experts.download(), got_first = first.download();
+    std::vector<int32_t> got = pair_at.download();
+    got.resize(want.size());
+    for (size_t i = 0; i < want.size(); ++i)
+      if (want[i] < 0) got[i] = -1;  // a place that nobody has
+    SCOPED_TRACE(testing::Message() << rows << " rows, " << num_experts << " experts, " << likely + 1
+                                    << " likely, " << threads << " threads, shares of " << Route::kTokens);
+    EXPECT_EQ(got, want);
+    std::vector<std::array<int32_t, 3>> shares;
+    for (int i = 0; i < got_experts[0]; ++i)
+      shares.push_back({got_experts[1 + i], got_first[2 * i], got_first[2 * i + 1]});
+    EXPECT_EQ(shares, want_shares);
+  };
+  for (const int threads : {128, 288, 608})
+    for (const int rows : {8, 9, 16, 17, 33, 64})
+      for (const auto& [num_experts, likely] :
+           {std::pair{128, 127}, {256, 255}, {60, 59}, {100, 1}, {128, 0}}) {
+        if (rows <= RouteFew<8>::kMaxRows)
+          expect_sorted.operator()<RouteFew<8>>(rows, num_experts, likely, threads);
+        expect_sorted.operator()<RouteFew<8, kFewRows>>(rows, num_experts, likely, threads);
+        expect_sorted.operator()<RouteFew<16>>(rows, num_experts, likely, threads);
+      }
 }
 
 // What is no share reads no weights.

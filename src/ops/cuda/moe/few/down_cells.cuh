@@ -6,8 +6,8 @@
 // share (or of some columns of it) at a time, in turn over shares and runs, weights in M and tokens in N;
 // only the additions to a row's sums wait for each other.
 //
-// A slab's weights of one share are few, so what asks for them must be short: all slots of the ring are
-// alike, with room for eight rows, and shares have no more.
+// A slab's weights of one share are few, so what asks for them must be short: one thread, addresses that are
+// carried along, and slots of the ring that are alike, with room for eight rows; shares have no more.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -58,23 +58,16 @@ struct DownCells {
 
 enum DownCellsBarrier { kDownCellsConsumers = 1 };
 
-// A place in the ring, counted through it.
-struct DownCellsSlot {
-  int slot = 0, parity = 0;
-
-  __device__ __forceinline__ void advance(int steps, int slots) {
-    for (slot += steps; slot >= slots; slot -= slots) parity ^= 1;
-  }
-};
-
 template <MatrixFormat kFormat>
 struct DownCellsWork {
   static constexpr int kCellBytes = cell_bytes(kFormat);
+  using Tokens = CellTokens<kFormat, true>;
   const DownCellsParams& p;
   DownCells::Smem& smem;
-  uint8_t* base;  // of the ring
-  int runs;       // of this CTA: the last one may have fewer
-  int chunks;     // steps of a share: one for each piece of its columns
+  int runs;    // of this CTA: the last one may have fewer
+  int chunks;  // steps of a share: one for each piece of its columns
+  const uint32_t ring = hopper::smem_address(&smem) + p.ring_offset;
+  const uint32_t full = hopper::smem_address(smem.full), empty = hopper::smem_address(smem.empty);
 
   __device__ __forceinline__ int slot_bytes() const {
     return DownCells::slot_bytes(kFormat, p.runs, p.cells);
@@ -87,61 +80,68 @@ struct DownCellsWork {
     return min(p.cells, p.inter / kCellColumns - chunk * p.cells);
   }
 
-  // Calls ask(share, chunk, slot, its barrier) for each step, when the slot is free; one warp.
+  // Calls ask(share, chunk, slot, its barrier) for each step, when the slot is free; one thread.
   template <typename Ask>
   __device__ __forceinline__ void produce(const Ask& ask) {
-    DownCellsSlot at{0, 1};
-    for (int s = 0; s < smem.route.num_shares; ++s) {
+    const int shares = smem.route.num_shares, bytes = slot_bytes();
+    int slot = 0, parity = 1;
+    uint32_t at = ring;
+#pragma unroll 1
+    for (int s = 0; s < shares; ++s) {
       const FewShare share = smem.route.shares[s];
+#pragma unroll 1
       for (int chunk = 0; chunk < chunks; ++chunk) {
-        hopper::mbarrier_wait(&smem.empty[at.slot], at.parity);
-        ask(share, chunk, base + at.slot * slot_bytes(), &smem.full[at.slot]);
-        __syncwarp();
-        at.advance(1, p.slots);
+        hopper::mbarrier_wait(empty + slot * 8, parity);
+        ask(share, chunk, at, full + slot * 8);
+        at += bytes;
+        if (++slot == p.slots) slot = 0, parity ^= 1, at = ring;
       }
     }
   }
 
   // One warp asks for weights, another one for tokens.
   __device__ __forceinline__ void produce_weights() {
-    const int lane = threadIdx.x % 32, per_run = p.inter / kCellColumns;
-    const int64_t expert_bytes = int64_t{p.hidden / kCellRows} * per_run * kCellBytes;
-    const uint8_t* const slab = p.w + int64_t{blockIdx.x} * p.runs * per_run * kCellBytes;
-    produce([&](const FewShare& share, int chunk, uint8_t* slot, uint64_t* full) {
-      const uint8_t* const from = slab + share.expert * expert_bytes + chunk * p.cells * kCellBytes;
-      const int run = cells_of(chunk) * kCellBytes;
-      if (lane == 0) hopper::mbarrier_arrive_expect(full, runs * run);
-      __syncwarp();
-      if (chunks == 1) {
-        if (lane == 0) hopper::bulk_load(slot, from, runs * run, full, hopper::kEvictFirst);
-      } else if (lane < runs) {
-        hopper::bulk_load(slot + lane * p.cells * kCellBytes, from + int64_t{lane} * per_run * kCellBytes,
-                          run, full, hopper::kEvictFirst);
-      }
+    const int per_run = p.inter / kCellColumns, run_bytes = per_run * kCellBytes;
+    const int64_t expert_bytes = int64_t{p.hidden / kCellRows} * run_bytes;
+    const uint8_t* const slab = p.w + int64_t{blockIdx.x} * p.runs * run_bytes;
+    if (chunks == 1)
+      return produce([&](const FewShare& share, int, uint32_t slot, uint32_t bar) {
+        hopper::mbarrier_arrive_expect(bar, runs * run_bytes);
+        hopper::bulk_load(slot, slab + share.expert * expert_bytes, runs * run_bytes, bar,
+                          hopper::kEvictFirst);
+      });
+    produce([&](const FewShare& share, int chunk, uint32_t slot, uint32_t bar) {
+      const int bytes = cells_of(chunk) * kCellBytes;
+      const uint8_t* from = slab + share.expert * expert_bytes + chunk * p.cells * kCellBytes;
+      hopper::mbarrier_arrive_expect(bar, runs * bytes);
+#pragma unroll 1
+      for (int r = 0; r < runs; ++r, from += run_bytes)
+        hopper::bulk_load(slot + r * p.cells * kCellBytes, from, bytes, bar, hopper::kEvictFirst);
     });
   }
   __device__ __forceinline__ void produce_tokens() {
     hopper::wait_for_previous_kernel();
-    produce([&](const FewShare& share, int chunk, uint8_t* slot, uint64_t* full) {
-      if (threadIdx.x % 32 != 0) return;
-      const int bytes = share.count * token_bytes();
-      hopper::mbarrier_arrive_expect(full, bytes);
-      hopper::bulk_load(slot + weight_bytes(), p.h + chunk * p.h_piece + share.first * (token_bytes() / 2),
-                        bytes, full);
+    const int row_bytes = token_bytes(), offset = weight_bytes();
+    const auto* const h = reinterpret_cast<const uint8_t*>(p.h);
+    produce([&](const FewShare& share, int chunk, uint32_t slot, uint32_t bar) {
+      const int bytes = share.count * row_bytes;
+      hopper::mbarrier_arrive_expect(bar, bytes);
+      hopper::bulk_load(slot + offset, h + chunk * p.h_piece * 2 + share.first * row_bytes, bytes, bar);
     });
   }
 
   // Two chains of sums: half the wait.
   __device__ __forceinline__ void multiply(float (&acc)[1][2][4], uint32_t slot, int run, int count,
                                            int cells) {
-    uint32_t weights = slot + run * p.cells * kCellBytes;
+    CellAddress<kFormat> at(slot + run * p.cells * kCellBytes);
     // Columns past the last token are sums that nobody takes.
-    uint32_t row = slot + weight_bytes() + min(static_cast<int>(threadIdx.x) % 8, count - 1) * token_bytes();
+    uint32_t row = Tokens::address(slot + weight_bytes() +
+                                   min(static_cast<int>(threadIdx.x) % 8, count - 1) * token_bytes());
 #pragma unroll 2
-    for (int c = 0; c < cells; ++c, weights += kCellBytes, row += kCellColumns * 2) {
+    for (int c = 0; c < cells; ++c, at += kCellBytes, row += kCellColumns * 2) {
       CellOperand<kFormat> w[1];
-      CellTokens<kFormat> x;
-      w[0].load(weights), x.load(row);
+      Tokens x;
+      w[0].load(at, 0), x.load(row);
       multiply_cells(acc, w, x.b);
     }
   }
@@ -199,24 +199,28 @@ struct DownCellsWork {
   // Nobody may be ahead of a slot by a whole turn: all steps before its last one have been there
   // (add_in_turn), and its next one is no turn later than that.
   __device__ __forceinline__ void consume(float* sums) {
-    const int steps = smem.route.num_shares * chunks, warp = threadIdx.x / 32;
+    const int steps = smem.route.num_shares * chunks, bytes = slot_bytes();
     const int warps = min(DownCells::kConsumers, p.slots * runs);
-    DownCellsSlot at;
-    int step = 0;
-    for (int item = warp < warps ? warp : steps * runs; item < steps * runs; item += warps) {
-      const int run = item % runs;
-      at.advance(item / runs - step, p.slots);
-      step = item / runs;
+    const int more_steps = warps / runs, more_runs = warps % runs;  // from one item of a warp to its next
+    int step = static_cast<int>(threadIdx.x) / 32 / runs,
+        run = static_cast<int>(threadIdx.x) / 32 - step * runs;
+    if (static_cast<int>(threadIdx.x) / 32 >= warps) return;
+    int slot = step, parity = 0;
+    while (step < steps) {
       const int share_of_step = chunks == 1 ? step : step / chunks;
       const FewShare share = smem.route.shares[share_of_step];
       float acc[1][2][4] = {};
-      hopper::mbarrier_wait(&smem.full[at.slot], at.parity);
-      multiply(acc, hopper::smem_address(base) + at.slot * slot_bytes(), run, share.count,
-               cells_of(step - share_of_step * chunks));
+      hopper::mbarrier_wait(full + slot * 8, parity);
+      multiply(acc, ring + slot * bytes, run, share.count, cells_of(step - share_of_step * chunks));
       __syncwarp();
-      if (threadIdx.x % 32 == 0) hopper::mbarrier_arrive(&smem.empty[at.slot]);
+      if (threadIdx.x % 32 == 0) hopper::mbarrier_arrive(empty + slot * 8);
       add_in_turn(sums, acc[0], run, step, share);
       if (step + 1 == steps) store(sums, run);
+      run += more_runs;
+      const int more = more_steps + (run >= runs);
+      if (run >= runs) run -= runs;
+      step += more, slot += more;
+      if (slot >= p.slots) slot -= p.slots, parity ^= 1;
     }
   }
 };
@@ -239,12 +243,12 @@ __global__ void __launch_bounds__(DownCells::kThreads, 1)
   // The routing is older than the kernel before, which lets this one start only after it has waited itself.
   route_few(smem.route, p.ids, p.rows, p.num_experts, p.top_k);
   const int chunks = (p.inter / kCellColumns + p.cells - 1) / p.cells;
-  DownCellsWork<kFormat> work{p, smem, smem_bytes + p.ring_offset, runs, chunks};
-  if (threadIdx.x / 32 == DownCells::kConsumers) {
+  DownCellsWork<kFormat> work{p, smem, runs, chunks};
+  if (threadIdx.x == DownCells::kConsumers * 32) {
     work.produce_weights();
-  } else if (threadIdx.x / 32 == DownCells::kConsumers + 1) {
+  } else if (threadIdx.x == (DownCells::kConsumers + 1) * 32) {
     work.produce_tokens();
-  } else {
+  } else if (threadIdx.x < DownCells::kConsumers * 32) {
     // While the first weights fly.
     work.load_factors();
     work.consume(sums);

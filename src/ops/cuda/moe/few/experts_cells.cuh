@@ -21,16 +21,19 @@ namespace sparrow::ops::cuda {
 
 // Cells `stride` apart times the columns of the tokens that belong to them; `x` is where this lane's row
 // begins. One cell after the other: with two or three at once the code is longer, and all of it slower.
-template <MatrixFormat kFormat, int kChains>
+template <MatrixFormat kFormat, bool kPrepared, int kChains>
 __device__ __forceinline__ void multiply_run(float (&sums)[1][kChains][4], uint32_t cell, uint32_t x,
                                              int count, int stride) {
+  using Tokens = CellTokens<kFormat, kPrepared>;
+  CellAddress<kFormat> at(cell);
+  x = Tokens::address(x);
 #pragma unroll 1
   for (; count > 0; --count) {
     CellOperand<kFormat> w[1];
-    CellTokens<kFormat> tokens;
-    w[0].load(cell), tokens.load(x);
+    Tokens tokens;
+    w[0].load(at, 0), tokens.load(x);
     multiply_cells(sums, w, tokens.b);
-    cell += stride * cell_bytes(kFormat), x += stride * kCellColumns * 2;
+    at += stride * cell_bytes(kFormat), x += stride * kCellColumns * 2;
   }
 }
 
@@ -57,10 +60,12 @@ struct CellsConsumer {
     const int token = threadIdx.x / 2, channel = threadIdx.x % 2 * 4;
     if (token >= u.share.count) return;
     const float4 gate = unit_sums(token, channel), up = unit_sums(token, channel + 8);
-    const __nv_bfloat162 packed[2] = {__floats2bfloat162_rn(swiglu(gate.x, up.x, p.alpha, p.limit, p.beta),
-                                                            swiglu(gate.y, up.y, p.alpha, p.limit, p.beta)),
-                                      __floats2bfloat162_rn(swiglu(gate.z, up.z, p.alpha, p.limit, p.beta),
-                                                            swiglu(gate.w, up.w, p.alpha, p.limit, p.beta))};
+    constexpr float kUnit = cell_tokens_unit(T::kFormat);
+    const __nv_bfloat162 packed[2] = {
+        __floats2bfloat162_rn(kUnit * swiglu(gate.x, up.x, p.alpha, p.limit, p.beta),
+                              kUnit * swiglu(gate.y, up.y, p.alpha, p.limit, p.beta)),
+        __floats2bfloat162_rn(kUnit * swiglu(gate.z, up.z, p.alpha, p.limit, p.beta),
+                              kUnit * swiglu(gate.w, up.w, p.alpha, p.limit, p.beta))};
     *reinterpret_cast<uint2*>(p.h + int64_t{u.share.first + token} * p.inter + u.run * 8 + channel) =
         *reinterpret_cast<const uint2*>(packed);
   }
@@ -81,8 +86,9 @@ struct CellsConsumer {
         const uint32_t tile = smem_at(p.ring_offset) + ring.wait();
         // A warp has every eighth cell of the row, wherever pieces end.
         const int first = piece * T::kPieceCells, here = min(T::kPieceCells, cells - first);
-        multiply_run<T::kFormat>(sums, tile + warp * T::kCellBytes, x + (first + warp) * (kCellColumns * 2),
-                                 (here - warp + T::kConsumers - 1) / T::kConsumers, T::kConsumers);
+        multiply_run<T::kFormat, false>(sums, tile + warp * T::kCellBytes,
+                                        x + (first + warp) * (kCellColumns * 2),
+                                        (here - warp + T::kConsumers - 1) / T::kConsumers, T::kConsumers);
         ring.done();
       }
 #pragma unroll
@@ -126,8 +132,8 @@ struct CellsConsumer {
       if (run < slab.runs) {
         const int place = s.first + min(lane % 8, s.count - 1);
         float sums[1][2][4] = {};  // two chains: half the wait
-        multiply_run<T::kFormat>(sums, at + run * cells * T::kCellBytes,
-                                 smem_at(p.h_offset) + place * T::token_bytes(p.inter), cells, 1);
+        multiply_run<T::kFormat, true>(sums, at + run * cells * T::kCellBytes,
+                                       smem_at(p.h_offset) + place * T::token_bytes(p.inter), cells, 1);
         store_parts(sums[0], s, run);
       }
       if (!held) ring.done();

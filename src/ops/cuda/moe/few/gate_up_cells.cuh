@@ -51,6 +51,7 @@ struct GateUpCells {
     uint64_t sums_full, sums_empty;
     Route route;
   };
+  static constexpr int kEmptyOffset = kSlots * sizeof(uint64_t);  // from a slot's `full` to its `empty`
   static constexpr int kRingOffset = (sizeof(Smem) + 127) / 128 * 128;
   static constexpr int kRowsOffset = kRingOffset + kSlots * kPieceBytes;
 };
@@ -153,7 +154,7 @@ __device__ __forceinline__ void gate_up_cells_finish(const GateUpCellsParams& p,
         const int token = lane % 4 * 2 + i;
         if (token < s.count)
           out[int64_t{s.first + token} * p.layout.stride] =
-              __float2bfloat16_rn(swiglu(gate[i], up[i], p.alpha, p.limit, p.beta));
+              __float2bfloat16_rn(p.layout.unit * swiglu(gate[i], up[i], p.alpha, p.limit, p.beta));
       }
     }
   }
@@ -168,29 +169,40 @@ struct GateUpCellsWarp {
   const int lane = threadIdx.x % 32, chain = threadIdx.x / 32 % T::kChains;
   const int first_run = static_cast<int>(threadIdx.x) / 32 / T::kChains * T::kWarpRuns;
   int slot = 0, parity = 0, share = 0, place = 0;
+  // Of this warp's first cell in the slot. Addresses are carried along: made anew from their parts they are
+  // a chain of ten instructions before each load.
+  CellAddress<T::kFormat> cells{hopper::smem_address(&smem) + T::kRingOffset + first_run * T::kRunBytes +
+                                chain * T::kCellBytes};
+  uint32_t full = hopper::smem_address(smem.full);
   using Sums = float[T::kWarpRuns][1][4];
+  using Tokens = CellTokens<T::kFormat>;
 
-  __device__ __forceinline__ static void multiply(Sums& sums, uint32_t cells, uint32_t x) {
+  __device__ __forceinline__ void multiply(Sums& sums, int offset, uint32_t x) const {
     CellOperand<T::kFormat> w[T::kWarpRuns];
-    CellTokens<T::kFormat> tokens;
+    Tokens tokens;
 #pragma unroll
-    for (int r = 0; r < T::kWarpRuns; ++r) w[r].load(cells + r * T::kRunBytes);
+    for (int r = 0; r < T::kWarpRuns; ++r) w[r].load(cells, offset + r * T::kRunBytes);
     tokens.load(x);
     multiply_cells(sums, w, tokens.b);
   }
 
+  // `x`: where this lane's row begins.
   __device__ __forceinline__ void multiply_tile(Sums& sums, uint32_t x) {
-    const uint32_t ring = hopper::smem_address(&smem) + T::kRingOffset + first_run * T::kRunBytes;
-    for (int first = 0; first < part.cells; first += T::kPieceCells) {
-      hopper::mbarrier_wait(&smem.full[slot], parity);
+    constexpr int kCellTokenBytes = kCellColumns * 2;
+    x = Tokens::address(x) + chain * kCellTokenBytes;
+    for (int first = chain; first < part.cells + chain; first += T::kPieceCells) {
+      hopper::mbarrier_wait(full, parity);
 #pragma unroll
       for (int c = 0; c < T::kPieceCells; c += T::kChains)
-        if (first + c + chain < part.cells)
-          multiply(sums, ring + slot * T::kPieceBytes + (c + chain) * T::kCellBytes,
-                   x + (first + c + chain) * (kCellColumns * 2));
+        if (first + c < part.cells) multiply(sums, c * T::kCellBytes, x + c * kCellTokenBytes);
       __syncwarp();
-      if (lane == 0) hopper::mbarrier_arrive(&smem.empty[slot]);
-      if (++slot == T::kSlots) slot = 0, parity ^= 1;
+      if (lane == 0) hopper::mbarrier_arrive(full + T::kEmptyOffset);
+      x += T::kPieceCells * kCellTokenBytes;
+      cells += T::kPieceBytes, full += sizeof(uint64_t);
+      if (++slot == T::kSlots) {
+        slot = 0, parity ^= 1;
+        cells += -T::kSlots * T::kPieceBytes, full -= T::kSlots * sizeof(uint64_t);
+      }
     }
   }
 
