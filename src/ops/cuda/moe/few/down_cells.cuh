@@ -233,9 +233,9 @@ __global__ void __launch_bounds__(DownCells::kThreads, 1)
   auto* sums = reinterpret_cast<float*>(smem_bytes + DownCells::kSumsOffset);
   const int runs = min(p.runs, p.hidden / kCellRows - static_cast<int>(blockIdx.x) * p.runs);
   hopper::let_next_kernel_start();
-  if (threadIdx.x == 0) {
-    for (int s = 0; s < p.slots; ++s)
-      hopper::mbarrier_init(&smem.full[s], 2), hopper::mbarrier_init(&smem.empty[s], runs);
+  if (threadIdx.x < p.slots) {
+    hopper::mbarrier_init(&smem.full[threadIdx.x], 2);
+    hopper::mbarrier_init(&smem.empty[threadIdx.x], runs);
     hopper::mbarrier_init_fence();
   }
   if (threadIdx.x < DownCells::kMaxRuns) smem.added[threadIdx.x] = 0;

@@ -36,12 +36,14 @@ struct RouteFew {
   int16_t ids[kMaxPairs];
   PairPlanes planes[kMaxPairs / 32];
   // Places (low half) and shares (high half) of the experts up to each one, among 32 of them; of all 32.
-  int32_t upto[kMaxExperts], all[kMaxExperts / 32];
+  int32_t upto[kMaxExperts];
+  alignas(16) int32_t all[kMaxExperts / 32];
 
   // Both, of all experts below this one.
   __device__ __forceinline__ int32_t below(int expert) const {
     int32_t sum = expert % 32 > 0 ? upto[expert - 1] : 0;
-    for (int i = 0; i < expert / 32; ++i) sum += all[i];
+#pragma unroll
+    for (int i = 0; i < kMaxExperts / 32; ++i) sum += i < expert / 32 ? all[i] : 0;
     return sum;
   }
 };
@@ -147,8 +149,9 @@ __device__ __forceinline__ void route_few(RouteFew<kTokens, kMaxRows>& route, co
     for (int done = 0; done < count; done += kTokens)
       route.shares[(below >> 16) + done / kTokens] = few_share(e, place + done, min(kTokens, count - done));
   }
+  // From the other end of the block: the first warps have the experts.
 #pragma unroll 1
-  for (int p = thread; p < pairs; p += blockDim.x) {
+  for (int p = static_cast<int>(blockDim.x) - 1 - thread; p < pairs; p += blockDim.x) {
     const int id = route.ids[p], group = p / 32;
     if (id < 0) continue;
     int place =
