@@ -21,7 +21,8 @@ struct LoadOptions {
   std::vector<std::string> flags;  // for every server
   std::string server_log = "/dev/null";
   bool brief = false;
-  int count = 0;  // of streams, requests, connections, samples; 0: the scenario's own
+  bool warm_up = false;  // streams run once before they are counted: a GPU's driver allocates graphs then
+  int count = 0;         // of streams, requests, connections, samples; 0: the scenario's own
 
   int count_or(int in_brief, int in_full) const { return count > 0 ? count : brief ? in_brief : in_full; }
 };

@@ -55,23 +55,21 @@ void take(Stream& stream, std::string_view piece, Clock::time_point start) {
   stream.last = now;
 }
 
-}  // namespace
+// All streams at once, to their end. Their prompts differ from those of another `round`.
+struct Round {
+  std::vector<Stream> streams;
+  Memory most;
+  double seconds = 0;
+};
 
-Report run_streams(const LoadOptions& options) {
-  const int num_streams = options.count_or(100, 1000), num_tokens = options.brief ? 8 : 48;
-  Report report("streams");
-  ServerProcess server(flags_for(options, options.model, options.brief ? 256 : 1024,
-                                 {"--max-queued-requests", std::to_string(num_streams)}));
-  call(server.port(), post("/v1/chat/completions", chat_body("warm up", 2, false)), std::chrono::minutes(1));
-  const Memory idle = server.memory();
-  const int idle_files = server.num_files_at_rest();
-
+Round run_round(const LoadOptions& options, ServerProcess& server, int num_streams, int num_tokens,
+                uint64_t round) {
+  Round out{std::vector<Stream>(static_cast<size_t>(num_streams)), server.memory()};
   Loop loop(server.port());
-  std::vector<Stream> streams(static_cast<size_t>(num_streams));
   int open = num_streams;
   const auto start = Clock::now();
   for (int i = 0; i < num_streams; ++i) {
-    Stream& stream = streams[static_cast<size_t>(i)];
+    Stream& stream = out.streams[static_cast<size_t>(i)];
     Client& client = loop.connect();
     client.on_body = [&stream, start](std::string_view piece) { take(stream, piece, start); };
     client.on_answer = [&stream, &client, &open](const Answer& answer) {
@@ -84,20 +82,34 @@ Report run_streams(const LoadOptions& options) {
       --open;
     };
     const uint64_t seed = i % kSamePromptEvery == 0 ? 0 : static_cast<uint64_t>(i);
-    client.send(
-        post("/v1/chat/completions", chat_body(words(options.brief ? 8 : 60, seed), num_tokens, true)));
+    client.send(post("/v1/chat/completions",
+                     chat_body(words(options.brief ? 8 : 60, seed + (round << 32)), num_tokens, true)));
   }
-  Memory most = idle;
   auto next_sample = start;
   while (open > 0 && Clock::now() - start < kPatience) {
     loop.turn(kSampleEvery);
     if (Clock::now() < next_sample) continue;
     const Memory now = server.memory();
-    most.other_mb = std::max(most.other_mb, now.other_mb);
-    most.cache_mb = std::max(most.cache_mb, now.cache_mb);
+    out.most.other_mb = std::max(out.most.other_mb, now.other_mb);
+    out.most.cache_mb = std::max(out.most.cache_mb, now.cache_mb);
     next_sample = Clock::now() + kSampleEvery;
   }
-  const double seconds = seconds_since(start);
+  out.seconds = seconds_since(start);
+  return out;
+}
+
+}  // namespace
+
+Report run_streams(const LoadOptions& options) {
+  const int num_streams = options.count_or(100, 1000), num_tokens = options.brief ? 8 : 48;
+  Report report("streams");
+  ServerProcess server(flags_for(options, options.model, options.brief ? 256 : 1024,
+                                 {"--max-queued-requests", std::to_string(num_streams)}));
+  call(server.port(), post("/v1/chat/completions", chat_body("warm up", 2, false)), std::chrono::minutes(1));
+  if (options.warm_up) run_round(options, server, num_streams, num_tokens, 1);
+  const Memory idle = server.memory();
+  const int idle_files = server.num_files_at_rest();
+  auto [streams, most, seconds] = run_round(options, server, num_streams, num_tokens, 0);
 
   int complete = 0, different = 0;
   std::vector<double> gaps, first_tokens;
