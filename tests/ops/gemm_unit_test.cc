@@ -45,15 +45,27 @@ struct PlainUnit {
   };
   struct E4m3 {
     // Misreads odd scales, and says so: what comes of that must not show.
+    using Factor = uint8_t;
+    static constexpr int64_t kStep = 64;
     struct Watch {
       uint32_t beyond = 0;
     };
     static bool saw_nan(const Watch&) { return false; }
     static bool saw_zeros(const Watch&) { return false; }
-    static void chunk(const uint8_t* p, uint8_t scale, Watch& watch, auto&& use) {
-      Operand x;
-      exact_chunk(p, static_cast<uint8_t>(scale & ~1), &x);
+    static Factor factor(uint8_t scale, Watch& watch) {
       watch.beyond |= scale & 1;
+      return static_cast<Factor>(scale & ~1);
+    }
+    static void factors(const uint8_t* scales, int64_t n, Watch& watch, Factor* to) {
+      for (int64_t i = 0; i < n; ++i) to[i] = factor(scales[i], watch);
+    }
+    static void step(const uint8_t* p, const Factor* factors, Watch& watch, auto&& use) {
+      for (int i = 0; i < 2; ++i)
+        chunk(p + 32 * i, factors[i], watch, [&](int, const Operand& x) { use(i, x); });
+    }
+    static void chunk(const uint8_t* p, Factor factor, Watch&, auto&& use) {
+      Operand x;
+      exact_chunk(p, factor, &x);
       use(0, x);
     }
     static void exact_chunk(const uint8_t* p, uint8_t scale, Operand* to) {

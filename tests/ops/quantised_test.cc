@@ -53,9 +53,10 @@ TEST(Quantised, RandomCodesAndScalesGiveTheBitsOfTheirDequantisedMatrix) {
 }
 
 // Every code but NaN, in every place that a byte has for it, with every scale that keeps all of them finite.
+// MXFP8 has its normal codes again where nothing else is near, as most weights are.
 OwnedWeight all_codes(MatrixFormat format) {
   const bool is_mxfp8 = format == MatrixFormat::kMxfp8;
-  const int64_t columns = is_mxfp8 ? 256 : 64, scales = is_mxfp8 ? 247 : 253;
+  const int64_t columns = is_mxfp8 ? 512 : 64, scales = is_mxfp8 ? 247 : 253;
   OwnedWeight weight;
   weight.values = Owned(dtype_of(format), scales, columns / values_per_element(format));
   weight.scales = Owned(DType::kU8, scales, columns / 32);
@@ -64,7 +65,9 @@ OwnedWeight all_codes(MatrixFormat format) {
     uint8_t* codes = static_cast<uint8_t*>(weight.values.t.data) + scale * weight.values.t.row_stride;
     for (int64_t k = 0; k < columns; ++k)
       if (is_mxfp8)
-        codes[k] = static_cast<uint8_t>((k & 0x7f) == 0x7f ? 0 : k);
+        codes[k] = static_cast<uint8_t>(k >= 256             ? (8 + k % 128 % 119) | (k & 0x80)
+                                        : (k & 0x7f) == 0x7f ? 0
+                                                             : k);
       else
         codes[k / 2] |= static_cast<uint8_t>((k < 32 ? k : k / 2) % 16 << (k % 2 * 4));
     std::fill_n(weight.scales.t.row<uint8_t>(scale), columns / 32, static_cast<uint8_t>(scale));
@@ -98,6 +101,26 @@ TEST(Quantised, EveryCodeWithEveryScaleIsItsNumberToTheBit) {
       }
     }
   }
+}
+
+// Rows are streamed eight at a time, and one that fast ways cannot take sends all of them another way: here
+// all have one scale.
+TEST(Quantised, EachScaleAloneIsItsNumberToTheBit) {
+  for (const MatrixFormat format : kMxFormats)
+    for (int scale = 0; scale <= 254; ++scale) {
+      std::mt19937 rng(static_cast<unsigned>(scale));
+      OwnedWeight weight = random_weight(rng, format, 16, 256);
+      if (format == MatrixFormat::kMxfp8)
+        for (char& code : weight.values.bytes) code = static_cast<char>(8 + rng() % 119 + rng() % 2 * 128);
+      std::ranges::fill(weight.scales.bytes, static_cast<char>(scale));
+      const OwnedWeight exact = dequantised(weight.w, DType::kBF16);
+      const Owned x = random_tensor(rng, DType::kBF16, 3, 256);
+      for (const CpuIsa isa : vector_isas())
+        for (const int64_t rows : {1, 3})
+          ASSERT_TRUE(same_rows(multiply(isa, 1, x.t.rows_at(0, rows), weight.w, DType::kF32), 0,
+                                multiply(isa, 1, x.t.rows_at(0, rows), exact.w, DType::kF32), 0, rows))
+              << name_of(format) << " on " << name_of(isa) << ", scale " << scale << ", rows " << rows;
+    }
 }
 
 TEST(Quantised, NaNCodeOfAQuantisedWeightPoisonsItsOutputOnly) {

@@ -15,10 +15,11 @@ namespace {
 // For each scale, what to add to a code moved into bf16's fields, twice: both exponent biases and the scale.
 // 0 where the sum may leave the range of normal numbers (e4m3 exponents span 2^-9 to 2^8).
 struct ScaleBias {
+  static constexpr uint32_t kFirst = 10, kLast = 246, kZero = 7, kUnit = 128 * 0x10001;
   uint32_t of[256] = {};
 
   constexpr ScaleBias() {
-    for (uint32_t scale = 10; scale <= 246; ++scale) of[scale] = (scale - 7) * 128 * 0x10001;
+    for (uint32_t scale = kFirst; scale <= kLast; ++scale) of[scale] = (scale - kZero) * kUnit;
   }
 };
 constexpr ScaleBias kBias;

@@ -7,19 +7,19 @@
 
 namespace sparrow::ops::cpu {
 
-// What to multiply by for each scale: 2^120 times it.
-struct E4m3Factors {
-  struct {
-    float factor;
-    uint32_t is_beyond;  // that is no float, or (below 3) a code's number may be one that bf16 would round
-  } of[256] = {};
+// Scales of which every code is a float, 2^120 of it too, and (from 3 on) a number that bf16 need not round.
+static constexpr int kFirstE4m3Scale = 3, kLastE4m3Scale = 134;
+// 2^120 times a scale is a float whose exponent field is the scale's byte and this.
+static constexpr int kE4m3Exponent = 120;
 
-  constexpr E4m3Factors() {
-    double factor = 0x1p-7;
-    for (int scale = 0; scale < 256; ++scale, factor *= 2)
-      of[scale] = {scale <= 134 ? static_cast<float>(factor) : 0.0f, scale < 3 || scale > 134};
-  }
-};
+// 2^120 times the scale, or times the nearest one that is not beyond these.
+static inline float e4m3_factor(int scale, uint32_t& beyond) {
+  const int within = scale < kFirstE4m3Scale  ? kFirstE4m3Scale
+                     : scale > kLastE4m3Scale ? kLastE4m3Scale
+                                              : scale;
+  beyond |= within != scale;
+  return __builtin_bit_cast(float, static_cast<uint32_t>(within + kE4m3Exponent) << 23);
+}
 
 // 2^(scale - 127): the scale in the exponent field; 0 is the one subnormal, 255 is NaN.
 static inline float e8m0_value(uint8_t scale) {

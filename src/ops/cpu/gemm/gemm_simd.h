@@ -16,16 +16,16 @@
 #include "base/math.h"
 #include "ops/cpu/gemm/gemm_tile.h"
 #include "ops/cpu/gemm/packed_simd.h"
+#include "ops/cpu/gemm/stream_tile.h"
 
 namespace sparrow::ops::cpu {
 
 template <typename U>
 struct GemmSimd {
   using Tile = TileSimd<U>;
+  using Stream = StreamTile<U>;
   using Packed = PackedSimd<U>;
   using Element = typename U::Element;
-  template <MatrixFormat kFormat>
-  using Stored = typename Tile::template Stored<kFormat>;
   static constexpr int64_t kChunk = Tile::kChunk, kLanes = Tile::kLanes;
   static constexpr int kVectors = U::kVectors, kOutputs = U::kOutputs, kRows = U::kRows;
   // Panels are 16 KiB together: they and the rows of a tile fit the L1 cache.
@@ -67,18 +67,21 @@ struct GemmSimd {
   template <MatrixFormat kFormat, int kO>
   static int64_t stream(const StripJob& job, int64_t first) {
     const int64_t columns = job.part_columns(), apart = (job.outputs - first) / kO;
+    const int group = Packed::parts_of_block(columns);
+    typename Stream::template Block<kFormat, kO> block;
     float sums[U::template kStreamRows<kFormat>][kO];
     for (int64_t i = first; i < first + apart; ++i)
       for (int part = 0; part < job.parts; ++part) {
         for (int64_t k = 0; k < columns; k += kBlock) {
-          Stored<kFormat> w = Stored<kFormat>::at(job.weight, job.first_output + i, part * columns + k);
+          auto w = StoredWeights<U, kFormat>::at(job.weight, job.first_output + i, part * columns + k);
           w.stride *= apart, w.scale_stride *= apart;
-          for_each_tile(job, part, columns, 0, job.rows, k,
-                        [&](int64_t row, const Element* const* x, auto n) {
-                          if constexpr (kO == kOutputs || n() == 1)
-                            Tile::template stream_tile<kFormat, kO, n()>(w, x, min(kBlock, columns - k),
-                                                                         sums[row], kO, k == 0);
-                        });
+          const int64_t count = min(kBlock, columns - k), at = part % group * columns;
+          if (at == 0) block.read(w, group == 1 ? count : min(group, job.parts - part) * columns);
+          for_each_tile(
+              job, part, columns, 0, job.rows, k, [&](int64_t row, const Element* const* x, auto n) {
+                if constexpr (kO == kOutputs || n() == 1)
+                  Stream::template tile<kFormat, kO, n()>(w, block, at, x, count, sums[row], kO, k == 0);
+              });
         }
         float* c = job.c + part * job.c_part + i;
         for (int64_t r = 0; r < job.rows; ++r)
@@ -100,7 +103,7 @@ struct GemmSimd {
         const int64_t ahead = o + 2 * kPanels * kOutputs <= job.outputs ? kPanels * kOutputs : 0;
         for (int p = part; p < last; ++p) {
           for (int64_t i = 0; i < outputs; i += kOutputs)
-            Tile::expand(Stored<kFormat>::at(job.weight, job.first_output + o + i, p * columns + k),
+            Tile::expand(StoredWeights<U, kFormat>::at(job.weight, job.first_output + o + i, p * columns + k),
                          outputs - i, count, ahead, panels + i * kBlock);
           float* c = job.c + p * job.c_part + o;
           for_each_tile(job, p, columns, row, end, k, [&](int64_t r, const Element* const* x, auto n) {
@@ -120,14 +123,13 @@ struct GemmSimd {
     if (job.rows <= U::template kStreamRows<kFormat>) done = stream<kFormat, kOutputs>(job, done);
     // The last outputs, too few for a tile, take this way too: it never reads past the matrix.
     if (done == job.outputs) return;
-    const int group = job.part_columns() < kBlock ? static_cast<int>(kBlock / job.part_columns()) : 1;
+    const int group = Packed::parts_of_block(job.part_columns());
     for (int64_t row = 0; row < job.rows; row += kCachedRows)
       for (int part = 0; part < job.parts; part += group)
         blocked<kFormat>(job, part, static_cast<int>(min(part + group, job.parts)), done, row,
                          min(row + kCachedRows, job.rows));
   }
   static constexpr int kStreamOutputs = 8;  // of one row: enough sums to hide the latency of an addition
-
   static void multiply(const StripJob& job) {
     switch (job.weight.format) {
       case MatrixFormat::kF32:

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Register tiles of the matrix product over a unit U (see gemm_simd.h): a few outputs times a few rows over
-// one block of k. Loops over a tile are unrolled, so that its sums stay in registers.
+// one block of k, of weights that were expanded before; stream_tile.h has those of weights as stored. Loops
+// over a tile are unrolled, so that its sums stay in registers.
 #pragma once
 
 #include <immintrin.h>
@@ -82,65 +83,6 @@ struct TileSimd {
       }
     }
     finish<kOutputs, kR>(sums, c, c_stride, first);
-  }
-
-  // The same, of weights as stored: `columns` of each row.
-  template <MatrixFormat kFormat, int kO, int kR, bool kExact = false>
-  static void stream_tile(const Stored<kFormat>& w, const Element* const* x, int64_t columns, float* c,
-                          int64_t c_stride, bool first) {
-    Sum sums[kR][kO];
-#pragma GCC unroll 8
-    for (int r = 0; r < kR; ++r)
-#pragma GCC unroll 8
-      for (int o = 0; o < kO; ++o) sums[r][o] = U::zero();
-    Watch watch;
-    int64_t k = 0;
-    // Rows in registers for all outputs; or where they lie, since decoding takes the registers.
-    constexpr bool kRowsInPlace = is_mx(kFormat);
-    Operand xs[kR][kVectors];
-    const auto load_rows = [&]() __attribute__((always_inline)) {
-#pragma GCC unroll 8
-      for (int r = 0; r < kR && !kRowsInPlace; ++r)
-#pragma GCC unroll 8
-        for (int v = 0; v < kVectors; ++v) xs[r][v] = U::load(x[r] + k + v * kLanes);
-    };
-    const auto add_to = [&](int o) __attribute__((always_inline)) {
-      return [&, o ](int v, Operand w) __attribute__((always_inline)) {
-#pragma GCC unroll 8
-        for (int r = 0; r < kR; ++r)
-          sums[r][o] = kRowsInPlace ? U::dot_at(w, x[r] + k + v * kLanes, sums[r][o])
-                                    : U::dot(w, xs[r][v], sums[r][o]);
-      };
-    };
-    for (; k + kChunk <= columns; k += kChunk) {
-      load_rows();
-#pragma GCC unroll 8
-      for (int o = 0; o < kO; ++o) {
-        if constexpr (kR == 1 && !kRowsInPlace) {  // loads ahead of the one chain of additions
-          Operand ws[kVectors];
-          w.template load<kExact>(o, k, watch, [&](int v, Operand loaded) { ws[v] = loaded; });
-#pragma GCC unroll 8
-          for (int v = 0; v < kVectors; ++v) add_to(o)(v, ws[v]);
-        } else {
-          w.template load<kExact>(o, k, watch, add_to(o));
-        }
-      }
-    }
-    if (k < columns) {
-      load_rows();
-#pragma GCC unroll 8
-      for (int o = 0; o < kO; ++o) w.load_tail(o, k, columns - k, add_to(o));
-    }
-    if constexpr (kFormat == MatrixFormat::kMxfp8 && !kExact)
-      if ((watch.beyond != 0 || U::E4m3::saw_nan(watch)) && w.is_misread(watch, kO, columns)) [[unlikely]]
-        return exact_tile<kO, kR>(w, x, columns, c, c_stride, first);
-    finish<kO, kR>(sums, c, c_stride, first);
-  }
-  template <int kO, int kR>
-  static __attribute__((noinline)) void exact_tile(const Stored<MatrixFormat::kMxfp8>& w,
-                                                   const Element* const* x, int64_t columns, float* c,
-                                                   int64_t c_stride, bool first) {
-    stream_tile<MatrixFormat::kMxfp8, kO, kR, true>(w, x, columns, c, c_stride, first);
   }
 };
 

@@ -18,6 +18,10 @@ struct PackedSimd {
   static constexpr int64_t kBlock = 2048 / static_cast<int64_t>(sizeof(Element));
 
   static int64_t min(int64_t a, int64_t b) { return a < b ? a : b; }
+  // How many parts of so many columns fit a block together; 1 where not even two do.
+  static int parts_of_block(int64_t columns) {
+    return columns < kBlock ? static_cast<int>(kBlock / columns) : 1;
+  }
 
   static int64_t packed_bytes(int64_t rows, int64_t columns) {
     return round_up(rows, kRowGroup) * round_up(columns, kChunk) * static_cast<int64_t>(sizeof(Element));

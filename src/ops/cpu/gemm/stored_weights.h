@@ -43,7 +43,7 @@ struct StoredWeights {
       U::E4m3::exact_chunk(codes, scale(o, k), exact);
       for (int v = 0; v < kVectors; ++v) use(v, exact[v]);
     } else {
-      U::E4m3::chunk(codes, scale(o, k), watch, use);
+      U::E4m3::chunk(codes, U::E4m3::factor(scale(o, k), watch), watch, use);
     }
   }
   // The last chunk of a row, of n elements.
@@ -61,7 +61,8 @@ struct StoredWeights {
     for (int64_t o = 0; o < outputs; ++o)
       for (int64_t k = 0; k < columns; k += kChunk) {
         Watch one;
-        U::E4m3::chunk(reinterpret_cast<const uint8_t*>(bytes(o, k)), scale(o, k), one, [](int, Operand) {});
+        U::E4m3::chunk(reinterpret_cast<const uint8_t*>(bytes(o, k)), U::E4m3::factor(scale(o, k), one), one,
+                       [](int, Operand) {});
         if (one.beyond != 0 && !U::E4m3::saw_zeros(one)) return true;
       }
     return false;
