@@ -130,7 +130,7 @@ TextModel::TextModel(const ModelConfig& config, const Weights& weights, const Gr
     : config_(config),
       grid_(grid),
       comms_(std::move(comms)),
-      weights_(rank_weights(config, grid, weights)),
+      weights_(rank_weights(config, grid, weights, expanded_)),
       parts_(sum_parts(config, grid)),
       heads_{config.num_query_heads / grid.tp, kv_heads_per_rank(config, grid)},
       rotary_(rotary_frequencies(config.rope)) {

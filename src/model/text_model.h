@@ -60,6 +60,7 @@ class TextModel {
   const ModelConfig& config_;
   const Grid grid_;
   const RankComms comms_;
+  ExpandedMatrices expanded_;   // that weights_ views
   const Weights weights_;       // of this rank
   const SumParts parts_;        // likewise
   const msa::HeadShape heads_;  // likewise

@@ -3,6 +3,9 @@
 // the parts in which ranks add up what each of them has some columns of.
 #pragma once
 
+#include <memory>
+#include <vector>
+
 #include "checkpoint/weights.h"
 #include "comm/grid.h"
 #include "config/config.h"
@@ -23,6 +26,11 @@ SumParts sum_parts(const ModelConfig& config, const Grid& grid);
 
 // The embedding stays whole: a row of it is looked up where it lies. So does the projection to index queries:
 // a rank scores its share of the blocks for all heads. Experts of other ranks have no weights.
-Weights rank_weights(const ModelConfig& config, const Grid& grid, const Weights& whole);
+//
+// A quantised matrix whose parts would cut through groups that share a scale, as those of very small models
+// would, is expanded into `expanded`: sums have the parts of the bf16 model, and so its bits.
+using ExpandedMatrices = std::vector<std::unique_ptr<BFloat16[]>>;
+Weights rank_weights(const ModelConfig& config, const Grid& grid, const Weights& whole,
+                     ExpandedMatrices& expanded);
 
 }  // namespace sparrow
