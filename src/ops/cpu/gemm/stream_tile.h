@@ -17,7 +17,8 @@ namespace sparrow::ops::cpu {
 // codes and decodes them in turns. Asked for this many bytes ahead, they are there.
 // static: see lane_sums.h.
 static constexpr int64_t kCodesAhead = 1024;
-static inline void ask_for(const void* p) {
+// Not inlined at once, g++ takes it for a function that does nothing, and drops calls.
+static inline __attribute__((always_inline)) void ask_for(const void* p) {
   _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
 }
 
