@@ -35,12 +35,23 @@ struct VisionKernels {
   float (*exponentials)(float* x, float scale, int64_t n);
 };
 
+// Where rows of weights begin in memory.
+struct WeightPlace {
+  const char* values = nullptr;
+  const uint8_t* scales = nullptr;
+};
+
 struct WeightView {
   const void* values = nullptr;  // [rows, columns]
   const uint8_t* scales = nullptr;
   MatrixFormat format = MatrixFormat::kBF16;
   int64_t columns = 0;
   int64_t stride = 0, scale_stride = 0;  // bytes between two rows
+
+  WeightPlace row(int64_t r) const {
+    return {static_cast<const char*>(values) + r * stride,
+            scales == nullptr ? nullptr : scales + r * scale_stride};
+  }
 };
 
 // Limits of one multiply(): they bound its workspace and the caller's result buffer.
@@ -74,6 +85,9 @@ struct StripJob {
   int parts = 1;            // of the weight's columns, each packed as a matrix of its own
   int64_t packed_part = 0;  // bytes from one part of `packed` to the next
   int64_t c_part = 0;       // elements from one part's c to the next
+  // What this thread will probably multiply by next, a strip like this one: the first of its weights are
+  // asked for while the last of this one's are used.
+  WeightPlace next = {};
 
   int64_t part_columns() const { return weight.columns / parts; }
   const void* packed_at(int part) const { return static_cast<const char*>(packed) + part * packed_part; }

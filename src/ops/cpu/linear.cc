@@ -44,7 +44,18 @@ struct Strips {
   const Projection* projection;
   WeightView weight;
   int64_t width, row_chunks, items;
+
+  int64_t output(int64_t item) const { return item / row_chunks * width; }
 };
+
+// The strips that an item is of, and its number among theirs; nullptr beyond the last.
+const Strips* strips_of(std::span<const Strips> all, int64_t& item) {
+  for (const Strips& strips : all) {
+    if (item < strips.items) return &strips;
+    item -= strips.items;
+  }
+  return nullptr;
+}
 
 // What run_engine takes: the packed rows, and for each thread a workspace and results.
 struct Sizes {
@@ -72,11 +83,11 @@ void run_engine(Exec& exec, const Kernels& kernels, const GemmEngine& engine, co
   int64_t items = 0;
   for (const Strips& strips : all) items += strips.items;
   exec.pool.parallel_for(items, [&](int64_t item, int worker) {
-    const Strips* strips = all.data();
-    while (item >= strips->items) item -= strips++->items;
+    int64_t next = item + threads;  // others take those between, as long as all are as fast
+    const Strips *strips = strips_of(all, item), *next_strips = strips_of(all, next);
     const Tensor& out = strips->projection->out;
     const int64_t row = item % strips->row_chunks * kMaxRows, count = std::min(kMaxRows, rows - row);
-    const int64_t output = item / strips->row_chunks * strips->width;
+    const int64_t output = strips->output(item);
     const int64_t outputs = std::min(strips->width, out.cols() - output);
     float* c = results + worker * sizes.c_elements;
     const auto multiply = [&](int first, int count_parts, float* to) {
@@ -91,7 +102,9 @@ void run_engine(Exec& exec, const Kernels& kernels, const GemmEngine& engine, co
                        .workspace = workspaces + worker * workspace_bytes,
                        .parts = count_parts,
                        .packed_part = sizes.packed_part,
-                       .c_part = sizes.c_part});
+                       .c_part = sizes.c_part,
+                       .next = next_strips == nullptr ? WeightPlace{}
+                                                      : next_strips->weight.row(next_strips->output(next))});
     };
     sums.run(c, sizes.c_part, multiply, [&](float* to, const float* from) {
       for (int64_t r = 0; r < count; ++r) kernels.row->add(to + r * kMaxStrip, from + r * kMaxStrip, outputs);

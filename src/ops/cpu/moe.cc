@@ -168,8 +168,9 @@ std::vector<Worker> make_workers(const Pass& pass, Scratch::Scope& scope, int64_
   return workers;
 }
 
-void run_hidden_piece(const Pass& pass, const Piece& piece, const void* packed, int64_t base,
-                      const Worker& worker, const SwigluParams& swiglu) {
+// `next`: the piece that this thread will probably take next, if there is one.
+void run_hidden_piece(const Pass& pass, const Piece& piece, const Piece* next, const void* packed,
+                      int64_t base, const Worker& worker, const SwigluParams& swiglu) {
   const Group& group = *piece.group;
   const int64_t stride = round_up(piece.outputs, kColumnGroup);
   StripJob job{.packed = packed,
@@ -180,9 +181,11 @@ void run_hidden_piece(const Pass& pass, const Piece& piece, const void* packed, 
                .outputs = piece.outputs,
                .c = worker.c,
                .c_stride = stride,
-               .workspace = worker.workspace};
+               .workspace = worker.workspace,
+               .next = group.up.row(piece.output)};
   pass.engine.multiply(job);
   job.weight = group.up;
+  job.next = next == nullptr ? WeightPlace{} : next->group->gate.row(next->output);
   job.c = worker.c + round_up(piece.rows, kRowGroup) * stride;
   pass.engine.multiply(job);
   const void* rows[kMaxRows];
@@ -213,7 +216,8 @@ void hidden_pass(const Pass& pass, std::span<const Group> groups, const SwigluPa
       make_workers(pass, scope, 2 * result_elements(pass.x.rows(), kMaxStrip / 2), columns);
   const std::vector<Piece> pieces = make_pieces(pass, groups);
   pass.exec.pool.parallel_for(static_cast<int64_t>(pieces.size()), [&](int64_t item, int worker) {
-    run_hidden_piece(pass, pieces[static_cast<size_t>(item)], packed, base,
+    const size_t at = static_cast<size_t>(item), next = at + workers.size();
+    run_hidden_piece(pass, pieces[at], next < pieces.size() ? &pieces[next] : nullptr, packed, base,
                      workers[static_cast<size_t>(worker)], swiglu);
   });
 }
@@ -221,14 +225,20 @@ void hidden_pass(const Pass& pass, std::span<const Group> groups, const SwigluPa
 // A strip of outputs in the making.
 struct Strip {
   int64_t output, outputs, width, rows;
+  int64_t next_output;  // of the strip that this thread will probably take next, if there is one
 };
 
 // sums [count][rows][width] = parts [first, first + count) of the strip's outputs, over all groups.
 void sum_groups(const Pass& pass, std::span<const Group> groups, const Strip& strip, const Worker& worker,
                 int first, int count, float* sums) {
   std::memset(sums, 0, static_cast<size_t>(count * strip.rows * strip.width) * sizeof(float));
-  for (const Group& group : groups) {
+  for (size_t g = 0; g < groups.size(); ++g) {
+    const Group& group = groups[g];
     const int64_t of_part = group.down.columns / pass.parts, rows = static_cast<int64_t>(group.rows.size());
+    const bool is_last = g + 1 == groups.size();
+    const int64_t next_output = is_last ? strip.next_output : strip.output;
+    WeightPlace next;
+    if (next_output < pass.x.cols()) next = groups[is_last ? 0 : g + 1].down.row(next_output);
     for (int64_t row = 0; row < rows; row += kMaxRows) {
       const int64_t chunk = std::min(kMaxRows, rows - row), c_part = result_elements(chunk, strip.width);
       pass.engine.multiply({.packed = group.hidden + first * group.hidden_part,
@@ -242,7 +252,8 @@ void sum_groups(const Pass& pass, std::span<const Group> groups, const Strip& st
                             .workspace = worker.workspace,
                             .parts = count,
                             .packed_part = group.hidden_part,
-                            .c_part = c_part});
+                            .c_part = c_part,
+                            .next = next});
       for (int part = 0; part < count; ++part)
         for (int64_t r = 0; r < chunk; ++r) {
           const size_t at = static_cast<size_t>(row + r);
@@ -264,7 +275,8 @@ void output_pass(const Pass& pass, std::span<const Group> groups, const Tensor& 
       make_workers(pass, scope, parts.together() * result_elements(rows, width), hidden_columns);
   float* all_sums = scope.take<float>(threads * parts.buffers() * size);
   pass.exec.pool.parallel_for(ceil_div(columns, width), [&](int64_t item, int worker) {
-    const Strip strip{item * width, std::min(width, columns - item * width), width, rows};
+    const Strip strip{item * width, std::min(width, columns - item * width), width, rows,
+                      (item + threads) * width};
     float* sums = all_sums + worker * parts.buffers() * size;
     parts.run(
         sums, size,

@@ -139,9 +139,9 @@ struct Dequantiser<MatrixFormat::kMxfp4> {
     // The lookup takes five bits: with both halves the same, the fifth does not count.
     const __m512i table =
         _mm512_broadcast_i64x4(_mm256_load_si256(reinterpret_cast<const __m256i*>(kTables.of[scale])));
-    const __m512i bytes = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-    // Each byte's two codes into the low bits of the two halves of 32.
-    const __m512i codes = _mm512_or_si512(bytes, _mm512_slli_epi32(bytes, 12));
+    // Four codes to each 64 bits, then each into the low bits of its 16: the lookup ignores all others.
+    const __m512i fours = _mm512_cvtepu16_epi64(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+    const __m512i codes = _mm512_multishift_epi64_epi8(_mm512_set1_epi64(0x000c000800040000), fours);
     return _mm512_permutexvar_epi16(codes, table);
   }
 };

@@ -40,53 +40,41 @@ struct GemmSimd {
     return kPanels * kOutputs * kBlock * static_cast<int64_t>(sizeof(Element));
   }
 
-  // How many of the rows left go into the next tile: two and two rather than three and one.
-  static int64_t rows_of_tile(int64_t left) { return left == kRows + 1 ? kRows - 1 : min(left, kRows); }
-
-  // Calls tile(row, x, constant) for groups of rows [row, end), x their packed elements in the block at k of
-  // a part; the constant's value is how many they are.
-  template <typename Body>
-  static void for_each_tile(const StripJob& job, int part, int64_t columns, int64_t row, int64_t end,
-                            int64_t k, Body&& tile) {
-    static_assert(kRows == 3);
-    const typename Packed::Block block = Packed::Block::at(columns, k);
-    const Element* packed = static_cast<const Element*>(job.packed_at(part));
-    for (int64_t n; row < end; row += n) {
-      n = rows_of_tile(end - row);
-      const int64_t at = job.first_row + row;
-      const Element* x[kRows] = {packed + block.row(at), packed + block.row(at + (n > 1)),
-                                 packed + block.row(at + n - 1)};
-      if (n == 3) tile(row, x, std::integral_constant<int, 3>());
-      if (n == 2) tile(row, x, std::integral_constant<int, 2>());
-      if (n == 1) tile(row, x, std::integral_constant<int, 1>());
-    }
-  }
-
   // The outputs from `first` on, as far as they fill tiles of kO; returns how far. A tile takes outputs that
-  // lie far apart and the next tile their neighbours, so that memory is read in kO long runs.
+  // lie far apart and the next tile their neighbours, so that memory is read in kO long runs. Parts that fit
+  // a block together are taken from it one after the other.
   template <MatrixFormat kFormat, int kO>
   static int64_t stream(const StripJob& job, int64_t first) {
     const int64_t columns = job.part_columns(), apart = (job.outputs - first) / kO;
     const int group = Packed::parts_of_block(columns);
     typename Stream::template Block<kFormat, kO> block;
+    const int64_t packed_part = job.packed_part / static_cast<int64_t>(sizeof(Element));
     float sums[U::template kStreamRows<kFormat>][kO];
-    for (int64_t i = first; i < first + apart; ++i)
-      for (int part = 0; part < job.parts; ++part) {
+    for (int64_t i = 0; i < apart; ++i) {
+      const Ahead ahead = Ahead::at(job.weight, job.weight.row(job.first_output + first), job.next, i, apart);
+      for (int part = 0; part < job.parts; part += group)
         for (int64_t k = 0; k < columns; k += kBlock) {
-          auto w = StoredWeights<U, kFormat>::at(job.weight, job.first_output + i, part * columns + k);
+          auto w =
+              StoredWeights<U, kFormat>::at(job.weight, job.first_output + first + i, part * columns + k);
           w.stride *= apart, w.scale_stride *= apart;
-          const int64_t count = min(kBlock, columns - k), at = part % group * columns;
-          if (at == 0) block.read(w, group == 1 ? count : min(group, job.parts - part) * columns);
-          for_each_tile(
-              job, part, columns, 0, job.rows, k, [&](int64_t row, const Element* const* x, auto n) {
-                if constexpr (kO == kOutputs || n() == 1)
-                  Stream::template tile<kFormat, kO, n()>(w, block, at, x, count, sums[row], kO, k == 0);
-              });
+          const int64_t count = min(kBlock, columns - k);
+          const int64_t parts = min(group, job.parts - part);
+          block.read(w, parts * count, ahead.scales);
+          Packed::for_each_tile(job, part, columns, 0, job.rows, k, [&](int64_t row, auto x, auto n) {
+            if constexpr (kO == kOutputs || n() == 1)
+              for (int64_t p = 0; p < parts; ++p) {
+                Stream::template tile<kFormat, kO, n()>(w.from(p * count), block, p * count, ahead.codes, x,
+                                                        count, sums[row], kO, k == 0);
+                if (k + count < columns) break;
+                float* c = job.c + (part + p) * job.c_part + row * job.c_stride + first + i;
+                for (int r = 0; r < n(); ++r, c += job.c_stride) {
+                  x[r] += packed_part;
+                  for (int64_t o = 0; o < kO; ++o) c[o * apart] = sums[row + r][o];
+                }
+              }
+          });
         }
-        float* c = job.c + part * job.c_part + i;
-        for (int64_t r = 0; r < job.rows; ++r)
-          for (int64_t o = 0; o < kO; ++o) c[r * job.c_stride + o * apart] = sums[r][o];
-      }
+    }
     return first + apart * kO;
   }
 
@@ -106,11 +94,12 @@ struct GemmSimd {
             Tile::expand(StoredWeights<U, kFormat>::at(job.weight, job.first_output + o + i, p * columns + k),
                          outputs - i, count, ahead, panels + i * kBlock);
           float* c = job.c + p * job.c_part + o;
-          for_each_tile(job, p, columns, row, end, k, [&](int64_t r, const Element* const* x, auto n) {
-            for (int64_t i = 0; i < outputs; i += kOutputs)
-              Tile::template panel_tile<n()>(panels + i * kBlock, x, chunks, c + r * job.c_stride + i,
-                                             job.c_stride, k == 0);
-          });
+          Packed::for_each_tile(
+              job, p, columns, row, end, k, [&](int64_t r, const Element* const* x, auto n) {
+                for (int64_t i = 0; i < outputs; i += kOutputs)
+                  Tile::template panel_tile<n()>(panels + i * kBlock, x, chunks, c + r * job.c_stride + i,
+                                                 job.c_stride, k == 0);
+              });
         }
       }
     }

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "base/math.h"
 #include "ops/cpu/kernels.h"
@@ -41,6 +42,30 @@ struct PackedSimd {
              r % kRowGroup * width;
     }
   };
+
+  // How many of the rows left go into the next tile: two and two rather than three and one.
+  static int64_t rows_of_tile(int64_t left) {
+    return left == U::kRows + 1 ? U::kRows - 1 : min(left, U::kRows);
+  }
+
+  // Calls tile(row, x, constant) for groups of rows [row, end), x their packed elements in the block at k of
+  // a part; the constant's value is how many they are.
+  template <typename Body>
+  static void for_each_tile(const StripJob& job, int part, int64_t columns, int64_t row, int64_t end,
+                            int64_t k, Body&& tile) {
+    static_assert(U::kRows == 3);
+    const Block block = Block::at(columns, k);
+    const Element* packed = static_cast<const Element*>(job.packed_at(part));
+    for (int64_t n; row < end; row += n) {
+      n = rows_of_tile(end - row);
+      const int64_t at = job.first_row + row;
+      const Element* x[U::kRows] = {packed + block.row(at), packed + block.row(at + (n > 1)),
+                                    packed + block.row(at + n - 1)};
+      if (n == 3) tile(row, x, std::integral_constant<int, 3>());
+      if (n == 2) tile(row, x, std::integral_constant<int, 2>());
+      if (n == 1) tile(row, x, std::integral_constant<int, 1>());
+    }
+  }
 
   static void pack(const PackJob& job) {
     const int64_t padded = round_up(job.columns, kChunk);

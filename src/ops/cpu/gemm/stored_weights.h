@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weights as files have them, read in chunks of 32 as operands of a unit U (see gemm_simd.h).
+// Weights as files have them, read in chunks of 32 as operands of a unit U (see gemm_simd.h), and how
+// far ahead codes are asked for.
 #pragma once
 
 #include <immintrin.h>
@@ -9,6 +10,34 @@
 #include "ops/cpu/kernels.h"
 
 namespace sparrow::ops::cpu {
+
+// Decoding leaves the hardware too little room to look ahead in so many runs of memory, and a core waits for
+// codes and decodes them in turns. Asked for this many bytes ahead, they are there.
+// static: see lane_sums.h.
+static constexpr int64_t kCodesAhead = 1024, kScalesAhead = 128;
+
+// How far ahead of what a tile reads it asks for codes and scales; the same for all its runs. Where a run
+// ends before that, what is asked for is the beginning of the run that comes next.
+struct Ahead {
+  int64_t codes = kCodesAhead, scales = kScalesAhead;
+
+  // In row i of runs of `rows` rows, of the strip at `strip`.
+  static Ahead at(const WeightView& w, const WeightPlace& strip, const WeightPlace& next, int64_t i,
+                  int64_t rows) {
+    Ahead ahead;
+    const int64_t left = (rows - i) * w.stride, scales_left = (rows - i) * w.scale_stride;
+    if (next.values != nullptr && left <= kCodesAhead)
+      ahead.codes += next.values - strip.values - rows * w.stride;
+    if (next.scales != nullptr && scales_left <= kScalesAhead)
+      ahead.scales += next.scales - strip.scales - rows * w.scale_stride;
+    return ahead;
+  }
+};
+
+// Not inlined at once, g++ takes it for a function that does nothing, and drops calls.
+static inline __attribute__((always_inline)) void ask_for(const void* p) {
+  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
+}
 
 // Weights from some row and column on, as stored.
 template <typename U, MatrixFormat kFormat>
@@ -26,6 +55,11 @@ struct StoredWeights {
     const uint8_t* scales = w.scales == nullptr ? nullptr : w.scales + row * w.scale_stride + k / kChunk;
     return {static_cast<const char*>(w.values) + row * w.stride + value_bytes(kFormat, k), scales, w.stride,
             w.scale_stride};
+  }
+  // The same rows from column k on, which begins a chunk.
+  StoredWeights from(int64_t k) const {
+    return {values + value_bytes(kFormat, k), scales == nullptr ? nullptr : scales + k / kChunk, stride,
+            scale_stride};
   }
   const char* bytes(int64_t o, int64_t k) const { return values + o * stride + value_bytes(kFormat, k); }
   uint8_t scale(int64_t o, int64_t k) const { return scales[o * scale_stride + k / kChunk]; }

@@ -13,15 +13,6 @@
 
 namespace sparrow::ops::cpu {
 
-// Decoding leaves the hardware too little room to look ahead in so many runs of memory, and a core waits for
-// codes and decodes them in turns. Asked for this many bytes ahead, they are there.
-// static: see lane_sums.h.
-static constexpr int64_t kCodesAhead = 1024;
-// Not inlined at once, g++ takes it for a function that does nothing, and drops calls.
-static inline __attribute__((always_inline)) void ask_for(const void* p) {
-  _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0);
-}
-
 // A block of k of kO rows, as it streams by: e4m3 codes, and the factors of all their scales, made at once.
 template <typename U, int kO>
 struct E4m3Block {
@@ -32,12 +23,12 @@ struct E4m3Block {
   typename E4m3::Factor factors[kO][PackedSimd<U>::kBlock / kColumnGroup];
   Watch watch;  // of the scales
 
-  void read(const StoredWeights<U, MatrixFormat::kMxfp8>& w, int64_t columns) {
+  void read(const StoredWeights<U, MatrixFormat::kMxfp8>& w, int64_t columns, int64_t ahead) {
     watch = {};
 #pragma GCC unroll 8
     for (int o = 0; o < kO; ++o) {
       const uint8_t* scales = w.scales + o * w.scale_stride;
-      ask_for(scales + kScalesAhead);
+      ask_for(scales + ahead);
       E4m3::factors(scales, columns / kColumnGroup, watch, factors[o]);
       codes[o] = reinterpret_cast<const uint8_t*>(w.bytes(o, 0));
     }
@@ -45,19 +36,17 @@ struct E4m3Block {
 
   // Calls use(v, x) for the vectors of the E4m3::kStep codes of row o from the k-th on.
   template <typename Use>
-  inline __attribute__((always_inline)) void load(int o, int64_t k, Watch& watch, Use&& use) const {
-    ask_for(codes[o] + k + kCodesAhead);
+  inline __attribute__((always_inline)) void load(int o, int64_t k, int64_t ahead, Watch& watch,
+                                                  Use&& use) const {
+    ask_for(codes[o] + k + ahead);
     E4m3::step(codes[o] + k, factors[o] + k / kColumnGroup, watch, use);
   }
-
- private:
-  static constexpr int64_t kScalesAhead = 128;
 };
 
 // Other formats need nothing of the kind.
 struct NoBlock {
   template <typename Stored>
-  void read(const Stored&, int64_t) {}
+  void read(const Stored&, int64_t, int64_t) {}
 };
 
 template <typename U>
@@ -78,8 +67,8 @@ struct StreamTile {
   // is there unless they are the first.
   template <MatrixFormat kFormat, int kO, int kR, bool kExact = false>
   static void tile(const Stored<kFormat>& w, [[maybe_unused]] const Block<kFormat, kO>& block,
-                   [[maybe_unused]] int64_t at, const Element* const* x, int64_t columns, float* c,
-                   int64_t c_stride, bool first) {
+                   [[maybe_unused]] int64_t at, [[maybe_unused]] int64_t ahead, const Element* const* x,
+                   int64_t columns, float* c, int64_t c_stride, bool first) {
     Sum sums[kR][kO];
 #pragma GCC unroll 8
     for (int r = 0; r < kR; ++r)
@@ -108,7 +97,7 @@ struct StreamTile {
       watch.beyond = block.watch.beyond;
       for (; k + U::E4m3::kStep <= columns; k += U::E4m3::kStep)
 #pragma GCC unroll 8
-        for (int o = 0; o < kO; ++o) block.load(o, at + k, watch, add_to(o));
+        for (int o = 0; o < kO; ++o) block.load(o, at + k, ahead, watch, add_to(o));
     }
     for (; k + kChunk <= columns; k += kChunk) {
       load_rows();
@@ -120,7 +109,7 @@ struct StreamTile {
 #pragma GCC unroll 8
           for (int v = 0; v < kVectors; ++v) add_to(o)(v, ws[v]);
         } else {
-          if constexpr (kRowsInPlace) ask_for(w.bytes(o, k) + kCodesAhead);
+          if constexpr (kRowsInPlace) ask_for(w.bytes(o, k) + ahead);
           w.template load<kExact>(o, k, watch, add_to(o));
         }
       }
@@ -139,7 +128,7 @@ struct StreamTile {
   static __attribute__((noinline)) void exact_tile(const Stored<MatrixFormat::kMxfp8>& w,
                                                    const E4m3Block<U, kO>& block, const Element* const* x,
                                                    int64_t columns, float* c, int64_t c_stride, bool first) {
-    tile<MatrixFormat::kMxfp8, kO, kR, true>(w, block, 0, x, columns, c, c_stride, first);
+    tile<MatrixFormat::kMxfp8, kO, kR, true>(w, block, 0, 0, x, columns, c, c_stride, first);
   }
 };
 
