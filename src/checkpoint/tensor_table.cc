@@ -221,7 +221,10 @@ std::string name_of(const Group& group, TensorRole role, const NameScheme& names
 class Table {
  public:
   Table(const ModelConfig& config, const NameScheme& names)
-      : config_(config), names_(names), excluded_(config.unquantised, kTextPrefix) {}
+      : config_(config),
+        names_(names),
+        excluded_(config.unquantised, kTextPrefix),
+        in_mxfp8_(config.mxfp8, kTextPrefix) {}
 
   void add(const Group& group, int layer = -1, int expert = -1) {
     const std::string prefix = prefix_of(group.prefix, names_, layer, expert);
@@ -237,8 +240,9 @@ class Table {
       for (const Extent extent : of.shape)
         if (extent != kNoExtent) row.spec.shape.push_back(extent_of(extent, config_));
       if (of.storage == Storage::kF32) row.spec.dtype = DType::kF32, row.device.format = MatrixFormat::kF32;
-      if (of.storage == kLinear && is_quantised(row.spec.name))
-        add_mx(std::move(row));
+      const MatrixFormat format = of.storage == kLinear ? format_of(row.spec.name) : MatrixFormat::kBF16;
+      if (is_mx(format))
+        add_mx(std::move(row), format);
       else if (of.storage == kBiased)
         add_biased(std::move(row));
       else
@@ -249,13 +253,15 @@ class Table {
   std::vector<TensorRow> take() { return std::move(rows_); }
 
  private:
-  bool is_quantised(std::string_view name) const {
-    return config_.quant != QuantFormat::kNone && !excluded_.contains(name.substr(0, name.rfind('.')));
+  // Of a linear layer; kBF16: it is not quantised.
+  MatrixFormat format_of(std::string_view name) const {
+    const std::string_view module = name.substr(0, name.rfind('.'));
+    if (config_.quant == QuantFormat::kNone || excluded_.contains(module)) return MatrixFormat::kBF16;
+    const bool is_mxfp8 = config_.quant == QuantFormat::kMxfp8 || in_mxfp8_.contains(module);
+    return is_mxfp8 ? MatrixFormat::kMxfp8 : MatrixFormat::kMxfp4;
   }
 
-  void add_mx(TensorRow values) {
-    const bool is_mxfp8 = config_.quant == QuantFormat::kMxfp8;
-    const MatrixFormat format = is_mxfp8 ? MatrixFormat::kMxfp8 : MatrixFormat::kMxfp4;
+  void add_mx(TensorRow values, MatrixFormat format) {
     values.format = values.device.format = format;
     TensorRow scales = values;
     values.spec.dtype = dtype_of(format);
@@ -283,7 +289,7 @@ class Table {
 
   const ModelConfig& config_;
   const NameScheme& names_;
-  const Exclusions excluded_;
+  const Exclusions excluded_, in_mxfp8_;
   std::vector<TensorRow> rows_;
 };
 
@@ -364,6 +370,17 @@ std::vector<std::string> unquantised_modules(QuantFormat format, int first_moe_l
   for (int layer = first_moe_layer; layer < num_layers; ++layer)
     modules.push_back(prefix_of(kMoeLayer.prefix, {}, layer) + "gate");
   return modules;
+}
+
+// Attention, and the dense feed-forward in both spellings.
+std::vector<std::string> mxfp8_modules() {
+  return {"*self_attn*",
+          "*mlp.gate_proj",
+          "*mlp.up_proj",
+          "*mlp.down_proj",
+          "*block_sparse_moe.gate_proj",
+          "*block_sparse_moe.up_proj",
+          "*block_sparse_moe.down_proj"};
 }
 
 }  // namespace sparrow

@@ -43,5 +43,7 @@ std::vector<std::string> scale_names(const TensorRow& row);
 // config.json lists them, in MXFP4 the patterns that Quark was given. Layers from `first_moe_layer` on have a
 // router.
 std::vector<std::string> unquantised_modules(QuantFormat format, int first_moe_layer, int num_layers);
+// Those that are in MXFP8 where experts are in MXFP4.
+std::vector<std::string> mxfp8_modules();
 
 }  // namespace sparrow

@@ -66,7 +66,7 @@ Status run_make_model(const MakeModelOptions& options);
 
 struct QuantizeOptions {
   std::filesystem::path from, to;
-  std::string format;  // "mxfp8", "mxfp4"
+  std::string format;  // a name of QuantFormat
 };
 Status run_quantize(const QuantizeOptions& options);
 

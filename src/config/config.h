@@ -14,8 +14,15 @@
 
 namespace sparrow {
 
-// How linear layers are quantised, but for those that ModelConfig::unquantised names.
-enum class QuantFormat : uint8_t { kNone, kMxfp8, kMxfp4 };
+// How linear layers are quantised, but for those that ModelConfig::unquantised names. kMxfp4Mxfp8: in MXFP4,
+// and in MXFP8 where ModelConfig::mxfp8 says so.
+enum class QuantFormat : uint8_t { kNone, kMxfp8, kMxfp4, kMxfp4Mxfp8 };
+
+// As flags and presets call it; empty: not quantised.
+constexpr std::string_view name_of(QuantFormat format) {
+  constexpr std::string_view kNames[] = {"", "mxfp8", "mxfp4", "mxfp4-mxfp8"};
+  return kNames[static_cast<size_t>(format)];
+}
 
 struct RopeConfig {
   double theta = 5e6;
@@ -47,6 +54,7 @@ struct ModelConfig {
   // Modules that are not quantised where others are, each with all that is below it; * in a name stands for
   // any characters. As config.json lists them: checkpoint/mx/exclusions.h reads them.
   std::vector<std::string> unquantised;
+  std::vector<std::string> mxfp8;  // listed likewise
 
   int vocab_size = 0, hidden_size = 0, num_layers = 0;
   int num_query_heads = 0, num_kv_heads = 0, head_dim = 128;

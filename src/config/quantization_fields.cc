@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// quantization_config: MXFP8 as MiniMax writes it, MXFP4 as AMD's Quark does. How activations are quantised
+// quantization_config: MXFP8 as MiniMax writes it, MXFP4 as AMD's Quark does, where some layers may be in
+// MXFP8. How activations are quantised
 // on machines that can is nothing to this program, which keeps them as they are.
 #include "config/config_fields.h"
 
@@ -35,22 +36,33 @@ Status read_mxfp8(const Json& quant, ModelConfig& config) {
   return unsupported(strf("{} is {}; only [1, {}] is supported", block->path(), block->brief(), kGroup));
 }
 
-Status read_quark(const Json& quant, ModelConfig& config) {
-  config.quant = QuantFormat::kMxfp4;
-  config.unquantised = SPARROW_TRY(read_modules(quant, "exclude"));
-  const Json weight = SPARROW_TRY(SPARROW_TRY(quant.at("global_quant_config")).at("weight"));
+// What Quark says of a weight's format: groups of 32 numbers of that type that share a power of two.
+Status check_quark_weight(const Json& weight, std::string_view dtype) {
   // What decides the format must be there: Quark has other defaults.
   for (const std::string_view key : {"dtype", "qscheme", "group_size", "scale_format"})
     SPARROW_TRY(weight.at(key));
-  SPARROW_TRY(require_string(weight, "dtype", {"fp4"}));
+  SPARROW_TRY(require_string(weight, "dtype", {dtype}));
   SPARROW_TRY(require_string(weight, "qscheme", {"per_group"}));
   SPARROW_TRY(require_int(weight, "group_size", kGroup));
   SPARROW_TRY(require_string(weight, "scale_format", {"e8m0"}));
   SPARROW_TRY(require_int(weight, "ch_axis", -1));
   SPARROW_TRY(require_bool(weight, "is_dynamic", false));
-  SPARROW_TRY(require_bool(weight, "is_scale_quant", false));
-  // Some layers in another format.
-  SPARROW_TRY(require_empty(quant, "layer_quant_config"));
+  return require_bool(weight, "is_scale_quant", false);
+}
+
+Status read_quark(const Json& quant, ModelConfig& config) {
+  config.quant = QuantFormat::kMxfp4;
+  config.unquantised = SPARROW_TRY(read_modules(quant, "exclude"));
+  SPARROW_TRY(
+      check_quark_weight(SPARROW_TRY(SPARROW_TRY(quant.at("global_quant_config")).at("weight")), "fp4"));
+  if (const auto layers = quant.find("layer_quant_config")) {
+    SPARROW_TRY(layers->expect_object());
+    for (size_t i = 0; i < layers->size(); ++i) {
+      SPARROW_TRY(check_quark_weight(SPARROW_TRY(layers->member(i).at("weight")), "fp8_e4m3"));
+      config.mxfp8.emplace_back(layers->key(i));
+      config.quant = QuantFormat::kMxfp4Mxfp8;
+    }
+  }
   SPARROW_TRY(require_empty(quant, "layer_type_quant_config"));
   if (const auto exported = quant.find("export")) {
     SPARROW_TRY(require_string(*exported, "weight_format", {"real_quantized"}));

@@ -196,6 +196,44 @@ TEST_P(Quantise, NumbersThatDoNotFitAreRefusedByName) {
 INSTANTIATE_TEST_SUITE_P(Formats, Quantise, ::testing::Values(MatrixFormat::kMxfp8, MatrixFormat::kMxfp4),
                          [](const auto& info) { return std::string(name_of(info.param)); });
 
+// Experts as MXFP4 has them and all else as MXFP8 has it, whether it comes from bf16 or from MXFP8.
+TEST(Quantise, BothFormatsInOneModel) {
+  const TempDir dir;
+  ASSERT_TRUE(write_synthetic_checkpoint({.seed = 4, .dir = dir.path() / "m"}).ok());
+  const auto made = [&](const char* from, const char* to, QuantFormat format) {
+    const auto report =
+        quantise_checkpoint({.from = dir.path() / from, .to = dir.path() / to, .format = format});
+    EXPECT_TRUE(report.ok()) << error_of(report);
+    return tensors_of(dir.path() / to);
+  };
+  const auto mxfp4 = made("m", "4", QuantFormat::kMxfp4), mxfp8 = made("m", "8", QuantFormat::kMxfp8);
+  const auto both = made("m", "both", QuantFormat::kMxfp4Mxfp8);
+  size_t experts = 0;
+  for (const auto& [name, tensor] : both) {
+    const bool is_expert = name.find("expert") != std::string::npos;
+    experts += is_expert ? 1 : 0;
+    const auto& expected = is_expert ? mxfp4 : mxfp8;
+    ASSERT_TRUE(expected.contains(name)) << name;
+    EXPECT_TRUE(tensor == expected.at(name)) << name;
+  }
+  EXPECT_EQ(experts, 2 * (8 + 1) * 3 * 2);  // values and scales of 3 matrices in 2 layers
+  EXPECT_EQ(both.size(), mxfp8.size());
+  EXPECT_EQ(made("both", "again", QuantFormat::kMxfp4Mxfp8), both);
+  for (const auto& [name, tensor] : made("8", "from8", QuantFormat::kMxfp4Mxfp8))
+    EXPECT_TRUE(name.find("expert") != std::string::npos || tensor == mxfp8.at(name)) << name;
+
+  const auto checkpoint = Checkpoint::open(dir.path() / "both");
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  EXPECT_EQ(checkpoint->config().quant, QuantFormat::kMxfp4Mxfp8);
+  const LayerWeights& layer = checkpoint->weights().layers[1];
+  EXPECT_EQ(layer.experts[7].gate.format(), MatrixFormat::kMxfp4);
+  EXPECT_EQ(layer.mlp.down.format(), MatrixFormat::kMxfp4);  // the shared expert
+  EXPECT_EQ(layer.o.format(), MatrixFormat::kMxfp8);
+  EXPECT_EQ(layer.index_q.format(), MatrixFormat::kMxfp8);
+  EXPECT_EQ(checkpoint->weights().layers[0].mlp.up.format(), MatrixFormat::kMxfp8);
+  EXPECT_EQ(checkpoint->weights().head.format(), MatrixFormat::kBF16);
+}
+
 TEST(Quantise, FoldersThatWouldBeLostAreRefused) {
   const TempDir dir;
   const fs::path from = dir.path() / "m";

@@ -297,6 +297,18 @@ TEST(Config, QuarksMxfp4IsReadWithWhatItLeavesOut) {
   EXPECT_EQ(parsed(test::m3_mxfp8_config_json()).unquantised.front(), "lm_head");
 }
 
+TEST(Config, LayersInMxfp8AreReadBesideMxfp4) {
+  const std::string weight = replaced(std::string(kFp4), "fp4", "fp8_e4m3");
+  const ModelConfig config = parsed(quark(
+      kFp4,
+      strf(
+          R"(, "layer_quant_config": {{"*self_attn*": {{"weight": {{{0}}}}}, "*mlp*": {{"weight": {{{0}}}}}}})",
+          weight)));
+  EXPECT_EQ(config.quant, QuantFormat::kMxfp4Mxfp8);
+  EXPECT_EQ(config.mxfp8, (std::vector<std::string>{"*self_attn*", "*mlp*"}));
+  EXPECT_EQ(config.unquantised.size(), 2);
+}
+
 TEST(Config, WhatQuarkCanAlsoWriteIsAnErrorThatNamesFieldAndValue) {
   const auto changed = [](std::string_view from, std::string_view to) {
     return error_of(quark(replaced(std::string(kFp4), from, to)));
@@ -309,7 +321,14 @@ TEST(Config, WhatQuarkCanAlsoWriteIsAnErrorThatNamesFieldAndValue) {
   EXPECT_THAT(changed("\"e8m0\"", "\"e4m3\""), HasSubstr(at + "scale_format is \"e4m3\""));
   EXPECT_THAT(changed("false", "true"), HasSubstr(at + "is_dynamic is true"));
   EXPECT_THAT(error_of(quark(kFp4, R"(, "layer_quant_config": {"*self_attn*": {}})")),
-              HasSubstr("quantization_config.layer_quant_config is {"));
+              HasSubstr("quantization_config.layer_quant_config.*self_attn*.weight"));
+  EXPECT_THAT(
+      error_of(quark(kFp4, strf(R"(, "layer_quant_config": {{"*self_attn*": {{"weight": {{{}}}}}}})", kFp4))),
+      HasSubstr("layer_quant_config.*self_attn*.weight.dtype is \"fp4\"; only \"fp8_e4m3\""));
+  EXPECT_THAT(error_of(quark(kFp4, R"(, "layer_quant_config": ["*self_attn*"])")),
+              HasSubstr("quantization_config.layer_quant_config"));
+  EXPECT_THAT(error_of(quark(kFp4, R"(, "layer_type_quant_config": {"Linear": {}})")),
+              HasSubstr("quantization_config.layer_type_quant_config is {"));
   EXPECT_THAT(error_of(quark(kFp4, R"(, "export": {"weight_format": "fake_quantized"})")),
               HasSubstr("quantization_config.export.weight_format is \"fake_quantized\""));
   EXPECT_THAT(error_of(replaced(quark(kFp4), "\"*lm_head\"", "7")),

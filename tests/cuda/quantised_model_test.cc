@@ -9,6 +9,7 @@
 
 #include "base/files/mapped_file.h"
 #include "checkpoint/checkpoint.h"
+#include "checkpoint/mx/quantise.h"
 #include "checkpoint/random/synthetic.h"
 #include "checkpoint/tensor_table.h"
 #include "engine/sequence_runner.h"
@@ -162,12 +163,17 @@ TEST(QuantisedModel, RandomTinyModelsHaveTheBitsOfTheExpandedOnes) {
     const test::TempDir dir;
     write_synthetic_checkpoint({.seed = seed, .dir = dir.path() / "m", .format = MatrixFormat::kMxfp8})
         .value();
-    const Checkpoint checkpoint = Checkpoint::open(dir.path() / "m").value();
+    quantise_checkpoint(
+        {.from = dir.path() / "m", .to = dir.path() / "both", .format = QuantFormat::kMxfp4Mxfp8})
+        .value();
     Prompt prompt{.ids = std::vector<int32_t>(800), .continuation = {1, 2, 3}, .chunk = 400};
     for (size_t i = 0; i < prompt.ids.size(); ++i)
       prompt.ids[i] = static_cast<int32_t>((i * 7919 + seed * 104729) % 500);
-    expect_same_bits(checkpoint, prompt);
-    expect_near_the_cpu(checkpoint, prompt);
+    for (const char* folder : {"m", "both"}) {
+      const Checkpoint checkpoint = Checkpoint::open(dir.path() / folder).value();
+      expect_same_bits(checkpoint, prompt);
+      expect_near_the_cpu(checkpoint, prompt);
+    }
   }
 }
 

@@ -30,7 +30,7 @@ TEST(Quantize, GeneratesWhatTheExpandedCheckpointDoes) {
   const TempDir dir;
   const std::string model = dir.path() / "m";
   ASSERT_EQ(run_sparrow({"make-model", "--preset", "tiny", "--seed", "5", "--out", model}).exit_code, 0);
-  for (const std::string format : {"mxfp8", "mxfp4"}) {
+  for (const std::string format : {"mxfp8", "mxfp4", "mxfp4-mxfp8"}) {
     const std::string quantised = dir.path() / format, expanded = dir.path() / (format + "-bf16");
     const auto result = run_sparrow({"quantize", model, quantised, "--format", format});
     ASSERT_EQ(result.exit_code, 0) << result.err;
@@ -72,7 +72,7 @@ TEST(Quantize, SaysWhatIsWrong) {
     return result.err;
   };
   EXPECT_THAT(error({"quantize", model, model, "--format", "mxfp8"}), HasSubstr("is the source itself"));
-  EXPECT_THAT(error({"quantize", model, target, "--format", "int4"}), HasSubstr("int4 not in {mxfp8,mxfp4}"));
+  EXPECT_THAT(error({"quantize", model, target, "--format", "int4"}), HasSubstr("int4 not in {mxfp8,mxfp4,mxfp4-mxfp8}"));
   EXPECT_THAT(error({"quantize", model, target}), HasSubstr("--format is required"));
   EXPECT_THAT(error({"quantize", dir.path(), target, "--format", "mxfp8"}), HasSubstr("config.json"));
   EXPECT_THAT(error({"quantize", model, "/proc/q", "--format", "mxfp8"}),

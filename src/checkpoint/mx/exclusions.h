@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Exclusions: the modules that a quantised model leaves as they are, as its config.json lists them.
+// Exclusions: the modules that a quantised model leaves as they are, or has in another format, as its
+// config.json lists them.
 #pragma once
 
 #include <functional>

@@ -37,8 +37,8 @@ void write_mxfp8(JsonWriter& out, const ModelConfig& config) {
   out.end_object();
 }
 
-void write_quark_tensor(JsonWriter& out, std::string_view key, bool is_dynamic) {
-  out.key(key).begin_object().key("dtype").string("fp4").key("is_dynamic").boolean(is_dynamic);
+void write_quark_tensor(JsonWriter& out, std::string_view key, std::string_view dtype, bool is_dynamic) {
+  out.key(key).begin_object().key("dtype").string(dtype).key("is_dynamic").boolean(is_dynamic);
   out.key("qscheme").string("per_group").key("ch_axis").integer(-1).key("group_size").integer(kScaleGroup);
   out.key("block_size").null().key("symmetric").null().key("round_method").string("half_even");
   out.key("scale_type").string("float").key("zero_point_type").string("int32");
@@ -47,18 +47,24 @@ void write_quark_tensor(JsonWriter& out, std::string_view key, bool is_dynamic) 
   out.key("is_scale_quant").boolean(false).end_object();
 }
 
+void write_quark_layers(JsonWriter& out, std::string_view key, std::string_view dtype) {
+  out.key(key).begin_object();
+  write_quark_tensor(out, "input_tensors", dtype, /*is_dynamic=*/true);
+  out.key("output_tensors").null();
+  write_quark_tensor(out, "weight", dtype, /*is_dynamic=*/false);
+  out.key("bias").null().key("target_device").null().end_object();
+}
+
 // All that Quark 0.13 writes but its version.
 void write_quark(JsonWriter& out, const ModelConfig& config) {
   out.begin_object().key("quant_method").string("quark").key("quant_mode").string("eager_mode");
-  out.key("global_quant_config").begin_object();
-  write_quark_tensor(out, "input_tensors", /*is_dynamic=*/true);
-  out.key("output_tensors").null();
-  write_quark_tensor(out, "weight", /*is_dynamic=*/false);
-  out.key("bias").null().key("target_device").null().end_object();
+  write_quark_layers(out, "global_quant_config", "fp4");
   write_modules(out, "exclude", config.unquantised);
   out.key("algo_config").null().key("softmax_quant_spec").null();
   out.key("layer_type_quant_config").begin_object().end_object();
-  out.key("layer_quant_config").begin_object().end_object();
+  out.key("layer_quant_config").begin_object();
+  for (const std::string& module : config.mxfp8) write_quark_layers(out, module, "fp8_e4m3");
+  out.end_object();
   out.key("kv_cache_quant_config").begin_object().end_object().key("kv_cache_post_rope").boolean(false);
   out.key("export").begin_object().key("kv_cache_group").begin_array().end_array();
   out.key("min_kv_scale").number(0.0).key("pack_method").string("reorder");
@@ -87,10 +93,12 @@ void copy_members(const Json& object, JsonWriter& out) {
 ModelConfig quantised(ModelConfig config, const NameScheme& names, QuantFormat format) {
   config.quant = QuantFormat::kNone;
   config.unquantised.clear();
+  config.mxfp8.clear();
   const auto first_moe = std::ranges::find(config.layer_is_moe, 1) - config.layer_is_moe.begin();
   if (format == QuantFormat::kMxfp4) config.unquantised = all_but_experts(config, names);
-  if (format == QuantFormat::kMxfp8)
+  if (format == QuantFormat::kMxfp8 || format == QuantFormat::kMxfp4Mxfp8)
     config.unquantised = unquantised_modules(format, static_cast<int>(first_moe), config.num_layers);
+  if (format == QuantFormat::kMxfp4Mxfp8) config.mxfp8 = mxfp8_modules();
   config.quant = format;
   return config;
 }
@@ -103,7 +111,8 @@ Result<std::string> quantised_config_json(std::string_view config_json, const Mo
   out.begin_object();
   copy_members(root, out);
   if (quantised.quant == QuantFormat::kMxfp8) write_mxfp8(out.key(kKey), quantised);
-  if (quantised.quant == QuantFormat::kMxfp4) write_quark(out.key(kKey), quantised);
+  if (quantised.quant == QuantFormat::kMxfp4 || quantised.quant == QuantFormat::kMxfp4Mxfp8)
+    write_quark(out.key(kKey), quantised);
   out.end_object();
   return out.take() + "\n";
 }

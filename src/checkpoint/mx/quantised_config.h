@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The configuration of a model quantised as published ones are: MXFP8 as MiniMax does it, MXFP4 as AMD does
-// with Quark.
+// with Quark; and of one that has the experts of the second and all else of the first.
 #pragma once
 
 #include <string>
@@ -20,7 +20,7 @@ constexpr QuantFormat quant_of(MatrixFormat format) {
 }
 
 // The same model with its matrices in that format: MXFP8 of all linear layers but the router, MXFP4 of the
-// experts. kNone: with none of them quantised.
+// experts, or MXFP4 of the experts and MXFP8 of the others. kNone: with none of them quantised.
 ModelConfig quantised(ModelConfig config, const NameScheme& names, QuantFormat format);
 
 // A config.json with the quantization_config of that model, and with all else it had.

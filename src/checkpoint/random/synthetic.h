@@ -39,7 +39,8 @@ struct SyntheticConfig {
   std::string config_json, generation_config_json;
 };
 Result<SyntheticConfig> synthetic_config(std::string_view preset, MatrixFormat format);
-// "m3", or "m3-mxfp8" and "m3-mxfp4" for the quantised releases of it; likewise with every other preset.
+// "m3", or "m3-mxfp8" and "m3-mxfp4" for the quantised releases of it, "m3-mxfp4-mxfp8" for what is between
+// them; likewise with every other preset.
 Result<SyntheticConfig> synthetic_config(std::string_view name);
 
 // Creates the folder if need be. A folder that already holds config.json is left alone, and is an error.

@@ -228,34 +228,40 @@ std::vector<SyntheticPreset> synthetic_presets() {
   return presets;
 }
 
-Result<SyntheticConfig> synthetic_config(std::string_view preset, MatrixFormat format) {
+namespace {
+
+Result<SyntheticConfig> config_of(std::string_view preset, bool is_f32, QuantFormat quant) {
   std::string names;
   for (const PresetShape& shape : kPresets) {
     names += strf("{}{}", names.empty() ? "" : ", ", shape.preset.name);
     if (shape.preset.name != preset) continue;
     SyntheticConfig texts;
-    texts.config_json = config_text(shape, format == MatrixFormat::kF32);
+    texts.config_json = config_text(shape, is_f32);
     texts.generation_config_json = object({{"do_sample", "true"},
                                            {"temperature", "1.0"},
                                            {"top_p", "0.95"},
                                            {"eos_token_id", number(shape.eos_token)}},
                                           0) +
                                    "\n";
-    if (!is_mx(format)) return texts;
+    if (quant == QuantFormat::kNone) return texts;
     const ModelConfig plain = SPARROW_TRY(parse_config(texts.config_json, texts.generation_config_json));
-    texts.config_json =
-        SPARROW_TRY(quantised_config_json(texts.config_json, quantised(plain, {}, quant_of(format))));
+    texts.config_json = SPARROW_TRY(quantised_config_json(texts.config_json, quantised(plain, {}, quant)));
     return texts;
   }
   return Error{Errc::kInvalidArgument, strf("preset must be one of {}, got {}", names, json_quoted(preset))};
 }
 
+}  // namespace
+
+Result<SyntheticConfig> synthetic_config(std::string_view preset, MatrixFormat format) {
+  return config_of(preset, format == MatrixFormat::kF32, quant_of(format));
+}
+
 Result<SyntheticConfig> synthetic_config(std::string_view name) {
-  for (const auto& [suffix, format] :
-       {std::pair<std::string_view, MatrixFormat>{"-mxfp8", MatrixFormat::kMxfp8},
-        {"-mxfp4", MatrixFormat::kMxfp4}})
-    if (name.ends_with(suffix)) return synthetic_config(name.substr(0, name.size() - suffix.size()), format);
-  return synthetic_config(name, MatrixFormat::kBF16);
+  for (const QuantFormat quant : {QuantFormat::kMxfp4Mxfp8, QuantFormat::kMxfp8, QuantFormat::kMxfp4})
+    if (const std::string suffix = strf("-{}", name_of(quant)); name.ends_with(suffix))
+      return config_of(name.substr(0, name.size() - suffix.size()), /*is_f32=*/false, quant);
+  return config_of(name, /*is_f32=*/false, QuantFormat::kNone);
 }
 
 }  // namespace sparrow

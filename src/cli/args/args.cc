@@ -217,24 +217,26 @@ CLI::App* add_make_model(CLI::App& app, MakeModelOptions& o) {
 }
 
 CLI::App* add_quantize(CLI::App& app, QuantizeOptions& o) {
-  CLI::App* command =
-      app.add_subcommand("quantize", "Write a checkpoint again in MXFP8 or MXFP4, and show what that costs");
+  CLI::App* command = app.add_subcommand(
+      "quantize", "Write a checkpoint again in MXFP8, MXFP4 or both, and show what that costs");
   command->add_option("source", o.from, "Folder of the checkpoint: bf16, f32, or quantized otherwise")
       ->required()
       ->type_name("SRC");
   command->add_option("target", o.to, "Folder to write; must be new or empty")->required()->type_name("DST");
-  command->add_option("--format", o.format, "mxfp8 or mxfp4, see below")
+  command->add_option("--format", o.format, "mxfp8, mxfp4 or mxfp4-mxfp8, see below")
       ->required()
-      ->check(CLI::IsMember({"mxfp8", "mxfp4"}))
+      ->check(CLI::IsMember({"mxfp8", "mxfp4", "mxfp4-mxfp8"}))
       ->type_name("FORMAT");
   command->footer(
       examples({"sparrow quantize /models/m3 /models/m3-mxfp8 --format mxfp8",
                 "sparrow quantize /models/m3 /models/m3-mxfp4 --format mxfp4"}) +
       "\nFormats (32 inputs of a row share a scale, a power of two):\n"
-      "  mxfp8      8 bits (e4m3) for all linear layers but the router, as MiniMax publishes M3: half the "
+      "  mxfp8        8 bits (e4m3) for all linear layers but the router, as MiniMax publishes M3: half the "
       "bytes\n"
-      "  mxfp4      4 bits (e2m1) for the experts, the rest as it is, as AMD does with Quark: their bytes to "
+      "  mxfp4        4 bits (e2m1) for the experts, the rest as it is, as AMD does with Quark: their bytes "
+      "to "
       "a quarter\n"
+      "  mxfp4-mxfp8  the experts as mxfp4, all other linear layers as mxfp8; no other program reads it\n"
       "\nFiles keep their names; tokenizer, template and all else small are copied. config.json comes last: "
       "a\n"
       "folder without it is an interrupted run. Memory stays the same for any model. At the end, for each "

@@ -119,7 +119,8 @@ CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
   };
   command
       ->add_option("model,--model", o.model,
-                   "Folder, config.json, or m3, m3-mxfp8, m3-mxfp4, m3-layer, small, tiny; not with --slo")
+                   "Folder, config.json, or m3, m3-mxfp8, m3-mxfp4, m3-mxfp4-mxfp8, m3-layer, small, tiny; "
+                   "not with --slo")
       ->type_name("MODEL");
   add_grid(command, o.grid);
   command->add_option("--gpus", o.gpus, "So many GPUs, as is fastest for one request, instead of sizes")

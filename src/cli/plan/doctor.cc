@@ -147,7 +147,9 @@ std::vector<Finding> examine_model(const DoctorOptions& options) {
   const auto sparse = std::count(config->layer_is_sparse.begin(), config->layer_is_sparse.end(), 1);
   const char* const quantised = config->quant == QuantFormat::kMxfp8   ? ", linear layers in MXFP8"
                                 : config->quant == QuantFormat::kMxfp4 ? ", experts in MXFP4"
-                                                                       : "";
+                                : config->quant == QuantFormat::kMxfp4Mxfp8
+                                    ? ", experts in MXFP4, other linear layers in MXFP8"
+                                    : "";
   std::vector<Finding> findings = {
       {Level::kOk, "model",
        strf("{}: {} layers, {} of them block-sparse, {} of {} experts{}", options.model.string(),

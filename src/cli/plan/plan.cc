@@ -45,8 +45,8 @@ Result<NamedConfig> find_config(const PlanCommandOptions& o) {
   for (const SyntheticPreset& known : synthetic_presets())
     names += strf("{}{}", names.empty() ? "" : ", ", known.name);
   return Error{Errc::kNotFound,
-               strf("{} is neither a folder, nor a config.json, nor one of {} (-mxfp8 or -mxfp4 behind the "
-                    "name: quantised)",
+               strf("{} is neither a folder, nor a config.json, nor one of {} (-mxfp8, -mxfp4 or "
+                    "-mxfp4-mxfp8 behind the name: quantised)",
                     json_quoted(o.model), names)};
 }
 
@@ -99,9 +99,7 @@ class Table {
     const auto sparse = std::count(config.layer_is_sparse.begin(), config.layer_is_sparse.end(), 1);
     text(strf("{}: {:.4g} B parameters, {} layers, {} of them block-sparse; {}, up to {} tokens", name,
               static_cast<double>(num_parameters(config)) / 1e9, config.num_layers, sparse,
-              config.quant == QuantFormat::kMxfp8   ? "mxfp8"
-              : config.quant == QuantFormat::kMxfp4 ? "mxfp4"
-                                                    : short_name_of(config.dtype),
+              config.quant == QuantFormat::kNone ? short_name_of(config.dtype) : name_of(config.quant),
               grouped(config.max_positions)));
     if (plan_.is_cpu)
       text("this machine, CPU\n");

@@ -13,8 +13,10 @@
 namespace sparrow::cli {
 namespace {
 
-std::string_view name_of(QuantFormat format) {
-  return format == QuantFormat::kMxfp8 ? "MXFP8" : "MXFP4";
+std::string_view label_of(QuantFormat format) {
+  return format == QuantFormat::kMxfp8   ? "MXFP8"
+         : format == QuantFormat::kMxfp4 ? "MXFP4"
+                                         : "MXFP4 and MXFP8";
 }
 
 void print_row(std::string_view part, std::string_view matrices, std::string_view before,
@@ -58,7 +60,9 @@ void print(const QuantiseReport& report) {
 }  // namespace
 
 Status run_quantize(const QuantizeOptions& options) {
-  const QuantFormat format = options.format == "mxfp8" ? QuantFormat::kMxfp8 : QuantFormat::kMxfp4;
+  QuantFormat format = QuantFormat::kMxfp8;
+  for (const QuantFormat other : {QuantFormat::kMxfp4, QuantFormat::kMxfp4Mxfp8})
+    if (options.format == sparrow::name_of(other)) format = other;
   ProgressBar bar("quantizing to " + folder_name(options.to), ProgressBar::Unit::kBytes);
   const QuantiseReport report = SPARROW_TRY(
       quantise_checkpoint({.from = options.from, .to = options.to, .format = format}, bar.callback()));
@@ -66,12 +70,12 @@ Status run_quantize(const QuantizeOptions& options) {
   print(report);
   for (const std::string& name : report.left_out) std::fprintf(stderr, "left out: %s\n", name.c_str());
   if (report.from == format)
-    std::fprintf(stderr, "the source is %s already: copied as it is\n", std::string(name_of(format)).c_str());
+    std::fprintf(stderr, "the source is %s already: copied as it is\n", std::string(label_of(format)).c_str());
   else if (report.from != QuantFormat::kNone)
     std::fprintf(stderr,
                  "the source is %s: its weights were rounded before, and the errors above come on top of "
                  "that; quantize the bf16 checkpoint if you have it\n",
-                 std::string(name_of(report.from)).c_str());
+                 std::string(label_of(report.from)).c_str());
   return Ok{};
 }
 
