@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // FairQueue: things that wait for their turn. Owners share by cost, however much each of them asks for; an
-// owner's own things keep their order. Bounded for everybody together and for each owner. One thread at a
-// time.
+// owner's own things keep their order, but for what may not run yet. Bounded for everybody together and for
+// each owner. One thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -45,18 +46,21 @@ class FairQueue {
   std::optional<T> pop() {
     return pop([](const T&) { return true; });
   }
-  // Of those owners whose first thing may(item) holds for.
+  // The first for which may(item) holds. Others before it stay where they are.
   template <typename May>
   std::optional<T> pop(May&& may) {
     Lane* next = nullptr;
-    for (auto& [owner, lane] : lanes_)
-      if (!lane.waiting.empty() && (!next || lane.served < next->served) && may(lane.waiting.front().item))
-        next = &lane;
+    typename std::deque<Waiting>::iterator taken;
+    for (auto& [owner, lane] : lanes_) {
+      if (next && lane.served >= next->served) continue;
+      const auto first = std::ranges::find_if(lane.waiting, may, &Waiting::item);
+      if (first != lane.waiting.end()) next = &lane, taken = first;
+    }
     if (!next) return std::nullopt;
     now_ = next->served;
-    next->served += next->waiting.front().cost;
-    T item = std::move(next->waiting.front().item);
-    next->waiting.pop_front();
+    next->served += taken->cost;
+    T item = std::move(taken->item);
+    next->waiting.erase(taken);
     --num_waiting_;
     return item;
   }

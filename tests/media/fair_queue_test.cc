@@ -49,14 +49,17 @@ TEST(FairQueue, WhatIsPoppedCountsUntilItIsReleased) {
   EXPECT_EQ(queue.push("c", ~size_t{0}, 1, "6"), Queue::Push::kFull);
 }
 
-TEST(FairQueue, PassesOverOwnersWhoseFirstThingMayNot) {
+TEST(FairQueue, WhatMayNotRunHoldsNothingUp) {
   Queue queue(kNoLimit, kNoLimit);
-  for (const char* item : {"X", "a"}) queue.push("first", 0, 1, item);
-  queue.push("second", 0, 1, "b");
+  for (const char* item : {"X", "Y", "a", "Z"}) queue.push("first", 0, 1, item);
+  for (const char* item : {"b", "c"}) queue.push("second", 0, 1, item);
   const auto is_small = [](const std::string& item) { return item >= "a"; };
+  EXPECT_EQ(queue.pop(is_small), "a");
   EXPECT_EQ(queue.pop(is_small), "b");
-  EXPECT_EQ(queue.pop(is_small), std::nullopt);  // an owner's things keep their order
-  EXPECT_EQ(order_of(queue), "Xa");
+  EXPECT_EQ(queue.pop(is_small), "c");
+  EXPECT_EQ(queue.pop(is_small), std::nullopt);
+  EXPECT_EQ(queue.num_waiting(), 3);
+  EXPECT_EQ(order_of(queue), "XYZ");
 }
 
 TEST(FairQueue, GivesBackWhatWaits) {

@@ -146,6 +146,29 @@ TEST_F(Ffmpeg, FramesOfALosslessFileAreTheGoldens) {
   }
 }
 
+// ffmpeg has a limit of its own on the terms of an expression.
+TEST_F(Ffmpeg, AsManyFramesAsAVideoMayHave) {
+  const std::string file =
+      make("-f lavfi -i testsrc=size=64x48:rate=25 -frames:v 2000 -c:v mpeg4 -g 2000", "long.mp4");
+  const auto all = video_of_file(bytes_of(file), {.fps = 25}, kPatient);
+  ASSERT_TRUE(all.ok()) << all.error().message;
+  ASSERT_EQ(all->frames.size(), 768u);
+  ASSERT_EQ(all->indices.size(), 768u);
+  for (const double fps : {0.02, 1.3, 2.0, 5.0, 9.0}) {
+    const auto some = video_of_file(bytes_of(file), {.fps = fps}, kPatient);
+    ASSERT_TRUE(some.ok()) << some.error().message;
+    EXPECT_EQ(some->indices, sample_frames(2000, 25, fps, 768)) << fps;
+    EXPECT_EQ(some->frames.size(), some->indices.size()) << fps;
+    // The same frame of the file is the same picture, whichever others are taken.
+    for (size_t i = 0; i < some->indices.size(); ++i) {
+      const auto found = std::ranges::lower_bound(all->indices, some->indices[i]);
+      if (found == all->indices.end() || *found != some->indices[i]) continue;
+      const auto at = static_cast<size_t>(found - all->indices.begin());
+      EXPECT_EQ(some->frames[i], all->frames[at]) << fps << ", frame " << some->indices[i];
+    }
+  }
+}
+
 TEST_F(Ffmpeg, SoundAloneIsNoVideo) {
   const std::string file = make("-f lavfi -i sine=duration=1", "sound.mp4");
   EXPECT_EQ(video_of_file(bytes_of(file), {}, kPatient).error().message,

@@ -257,6 +257,10 @@ TEST(MediaWorkers, LargeJobsOfOneOwnerLeaveAWorkerToOthers) {
       EXPECT_EQ(outcomes.of(outcomes.order().size() + count), "cba");
     }
     EXPECT_EQ(workers->num_waiting(), 1);
+    // A small one of the same owner does not wait behind them either.
+    ASSERT_TRUE(workers->submit(job("a", "reverse", 1)).ok());
+    EXPECT_EQ(outcomes.of(outcomes.order().size() + count), "cba");
+    EXPECT_EQ(workers->num_waiting(), 1);
   }
 }
 
