@@ -72,7 +72,8 @@ TEST(Quantize, SaysWhatIsWrong) {
     return result.err;
   };
   EXPECT_THAT(error({"quantize", model, model, "--format", "mxfp8"}), HasSubstr("is the source itself"));
-  EXPECT_THAT(error({"quantize", model, target, "--format", "int4"}), HasSubstr("int4 not in {mxfp8,mxfp4,mxfp4-mxfp8}"));
+  EXPECT_THAT(error({"quantize", model, target, "--format", "int4"}),
+              HasSubstr("int4 not in {mxfp8,mxfp4,mxfp4-mxfp8}"));
   EXPECT_THAT(error({"quantize", model, target}), HasSubstr("--format is required"));
   EXPECT_THAT(error({"quantize", dir.path(), target, "--format", "mxfp8"}), HasSubstr("config.json"));
   EXPECT_THAT(error({"quantize", model, "/proc/q", "--format", "mxfp8"}),

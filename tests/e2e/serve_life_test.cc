@@ -95,6 +95,8 @@ TEST_F(ServeLife, WhatIsWrongIsToldBeforeWeightsAreLoaded) {
       {{"--api-key-file", nothing}, nothing},
       {{"--api-key", ""}, "--api-key: an API key must be 1 to 512 printable characters"},
       {{"--kv-cache-memory", "1000T"}, "--kv-cache-memory 1000T is more than this machine's"},
+      {{"--allowed-local-media-path", nothing}, "--allowed-local-media-path " + nothing + ": No such file"},
+      {{"--mm-processor-cache-gb", "nan"}, "--mm-processor-cache-gb: Value nan"},
       {{"--served-model-name", ""}, "--served-model-name"},
       {{"--served-model-name", "a\nb"}, "--served-model-name"},
       {{"--max-model-len", "65536", "--kv-cache-memory", "8M"}, "--max-model-len 65536: the cache holds"},

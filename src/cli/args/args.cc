@@ -128,7 +128,7 @@ CLI::App* add_bench_engine(CLI::App& app, BenchEngineOptions& o) {
   command
       ->add_option("--arrival-rate", o.arrival_rate,
                    "Requests per second, at random times (default: all at once)")
-      ->check(CLI::Range(0.0, 1e9))
+      ->check(number_in(0, 1e9))
       ->type_name("R");
   number("--concurrency", o.concurrency, 0, "Most requests under way at once (default: all)");
   add_seed(command, "--seed", o.seed, "Seed for prompts and arrivals (default 0)");
@@ -323,6 +323,15 @@ int unknown_argument(const CLI::App& app) {
 }
 
 }  // namespace
+
+std::function<std::string(const std::string&)> number_in(double least, double most) {
+  return [=](const std::string& text) {
+    double value = 0;
+    const bool is_in =
+        CLI::detail::lexical_cast(text, value) && value >= least && value <= most;  // NaN is neither
+    return is_in ? "" : strf("Value {} not in range [{} - {}]", text, least, most);
+  };
+}
 
 std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   CLI::App app("Sparrow serves MiniMax-M3 with its native block-sparse attention.", "sparrow");

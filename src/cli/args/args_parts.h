@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 
 #include "cli/bench/bench_step.h"
@@ -22,6 +23,9 @@ namespace sparrow::cli {
 
 // CLI11 reads larger ones, and negative ones, as some other number.
 inline constexpr uint64_t kMaxSeed = INT64_MAX;
+
+// For check(): a number within these bounds. CLI::Range lets NaN pass.
+std::function<std::string(const std::string&)> number_in(double least, double most);
 
 CLI::App* add_serve(CLI::App& app, ServeOptions& options);
 CLI::App* add_chat(CLI::App& app, ChatOptions& options);

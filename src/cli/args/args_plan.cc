@@ -151,7 +151,7 @@ CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
   command
       ->add_option("--gpu-memory-utilization", o.gpu_memory_utilization,
                    "Share of a GPU's memory that may be used (default 0.9)")
-      ->check(CLI::Range(0.01, 1.0))
+      ->check(number_in(0.01, 1))
       ->type_name("U");
   number("--max-num-seqs", o.max_step_sequences, "Most sequences in one step (default 256)");
   number("--max-num-batched-tokens", o.max_step_tokens, "Most tokens in one step (default 8192; cpu: 512)");

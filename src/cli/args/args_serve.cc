@@ -231,7 +231,7 @@ void add_media(CLI::App* command, MediaFlags& o) {
   command
       ->add_option("--mm-processor-cache-gb", o.cache_gib,
                    "GiB of decoded images that are kept for when they come again; 0: none (default 0.25)")
-      ->check(CLI::Range(0.0, 1024.0))
+      ->check(number_in(0, 1024))
       ->type_name("N")
       ->group(group);
   number("--max-num-batched-patches", o.max_step_patches, int64_t{1} << 30,

@@ -70,7 +70,8 @@ Status run_quantize(const QuantizeOptions& options) {
   print(report);
   for (const std::string& name : report.left_out) std::fprintf(stderr, "left out: %s\n", name.c_str());
   if (report.from == format)
-    std::fprintf(stderr, "the source is %s already: copied as it is\n", std::string(label_of(format)).c_str());
+    std::fprintf(stderr, "the source is %s already: copied as it is\n",
+                 std::string(label_of(format)).c_str());
   else if (report.from != QuantFormat::kNone)
     std::fprintf(stderr,
                  "the source is %s: its weights were rounded before, and the errors above come on top of "

@@ -73,6 +73,7 @@ Result<MediaSettings> media_settings(const MediaFlags& flags) {
   settings.cache_bytes = static_cast<size_t>(flags.cache_gib * 0x1p30);
   SPARROW_TRY(read_counts(flags.limit_per_prompt, settings));
   SPARROW_TRY(AllowedDomains::parse(flags.allowed_domains));
+  if (!flags.allowed_local_path.empty()) SPARROW_TRY(LocalMedia::open(flags.allowed_local_path));
   return settings;
 }
 

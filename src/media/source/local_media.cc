@@ -102,7 +102,7 @@ Result<std::string> path_of_file_url(std::string_view url) {
 
 Result<LocalMedia> LocalMedia::open(const std::string& folder) {
   const auto refused = [&](std::string_view why) {
-    return Error{Errc::kInvalidArgument, strf("allowed-local-media-path {}: {}", folder, why),
+    return Error{Errc::kInvalidArgument, strf("--allowed-local-media-path {}: {}", folder, why),
                  "allowed-local-media-path"};
   };
   if (!folder.starts_with('/')) return refused("not an absolute path");

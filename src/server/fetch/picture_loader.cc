@@ -47,6 +47,12 @@ class PictureLoad {
       if (!stores.memory) return Ok{};
       ByteBudget& memory = *stores.memory;
       auto share = memory.take(size * kBytesPerPixel);
+      // Later there would be no more room: one picture alone is always taken, several are not.
+      if (!share && pixels > size && pixels * kBytesPerPixel > memory.limit())
+        return Error{Errc::kInvalidArgument,
+                     strf("pictures of {} MB in one request, and the server has room for {} MB "
+                          "(--media-memory)",
+                          pixels * kBytesPerPixel >> 20, memory.limit() >> 20)};
       if (!share)
         return Error{Errc::kBusy,
                      strf("pictures of {} MB are under way, this one would have {} MB, and the "

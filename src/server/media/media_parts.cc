@@ -197,6 +197,10 @@ Result<std::vector<MediaSource>> read_media_parts(const Json& messages, const st
       return kwargs->member(i).error("must be min_pixels, max_pixels, max_long_side_pixel or fps");
     SPARROW_TRY(common.add(kwargs->key(i), kwargs->member(i)));
   }
+  // A list of frames has no use for a rate; one that no video could have is refused all the same.
+  if (settings)
+    if (const auto rule = video_rule({.fps = common.values.fps}, settings->limits); !rule.ok())
+      return common.named(rule.error());
   std::vector<MediaSource> sources;
   int images = 0, videos = 0;
   for (size_t m = 0; m < messages.size(); ++m) {

@@ -41,6 +41,23 @@ TEST(MediaParts, FramesHaveTheirTimesInAList) {
             (std::vector<int64_t>{3, 9}));
 }
 
+// Also where frames come as a list, and nothing asks how many of them to take.
+TEST(MediaParts, ARateOfAllVideosIsOneThatAVideoCanHave) {
+  const MediaSettings settings;
+  const auto error = [&](std::string_view rate) {
+    const JsonDocument messages =
+        JsonDocument::parse(R"([{"role":"user","content":[{"type":"video","video":["a","b"]}]}])", "text")
+            .value();
+    const JsonDocument kwargs = JsonDocument::parse(strf(R"({{"fps":{}}})", rate), "text").value();
+    const auto made =
+        read_media_parts(messages.root("messages"), kwargs.root("mm_processor_kwargs"), &settings, "");
+    return made.ok() ? "" : made.error().message;
+  };
+  EXPECT_EQ(error("2"), "");
+  for (const char* rate : {"0", "-1", "1e300"})
+    EXPECT_THAT(error(rate), HasSubstr("mm_processor_kwargs.fps")) << rate;
+}
+
 // Asking for less is no error where a server allows less still.
 TEST(MediaParts, LowDetailStaysWithinTheLimit) {
   constexpr std::string_view kPart = R"({"type":"image_url","image_url":{"url":"u","detail":"low"}})";
