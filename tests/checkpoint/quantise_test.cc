@@ -24,6 +24,7 @@ namespace {
 using test::TempDir;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
 
@@ -47,6 +48,26 @@ std::map<std::string, std::string> tensors_of(const fs::path& dir) {
     }
   }
   return tensors;
+}
+
+// Writes over some bytes of a tensor.
+void overwrite(const fs::path& dir, std::string_view tensor, size_t at, std::string_view bytes) {
+  for (const auto& item : fs::directory_iterator(dir)) {
+    if (item.path().extension() != ".safetensors") continue;
+    std::string file = read_text_file(item.path(), 1 << 24).value();
+    const SafetensorsHeader header = parse_safetensors_header(std::as_bytes(std::span(file))).value();
+    const auto entry = header.entries.find(tensor);
+    if (entry == header.entries.end()) continue;
+    file.replace(entry->second.begin + at, bytes.size(), bytes);
+    ASSERT_TRUE(write_text_file(item.path(), file).ok());
+    return;
+  }
+  FAIL() << "no tensor " << tensor;
+}
+
+template <typename T>
+std::string bytes_of(T value) {
+  return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
 std::string error_of(const Result<QuantiseReport>& report) {
@@ -173,19 +194,7 @@ TEST_P(Quantise, NumbersThatDoNotFitAreRefusedByName) {
   const fs::path from = made("m"), to = dir_.path() / "q";
   const std::string name = "language_model.model.layers.2.block_sparse_moe.experts.5.w3.weight";
   for (const auto& [value, text] : {std::pair{65536.0f, "is 65536;"}, {NAN, "nan"}, {-INFINITY, "-inf"}}) {
-    for (const auto& item : fs::directory_iterator(from)) {
-      if (item.path().extension() != ".safetensors") continue;
-      size_t at = 0;
-      {
-        const SafetensorsFile file = SafetensorsFile::open(item.path()).value();
-        if (file.find(name) == nullptr) continue;
-        at = file.find(name)->begin + (3 * 128 + 70) * sizeof(BFloat16);
-      }
-      std::string bytes = read_text_file(item.path(), 1 << 24).value();
-      const BFloat16 bf16 = to_bf16(value);
-      std::memcpy(bytes.data() + at, &bf16, sizeof bf16);
-      ASSERT_TRUE(write_text_file(item.path(), bytes).ok());
-    }
+    overwrite(from, name, (3 * 128 + 70) * sizeof(BFloat16), bytes_of(to_bf16(value)));
     const std::string error = error_of(quantise_checkpoint({.from = from, .to = to, .format = quant()}));
     EXPECT_THAT(error, AllOf(HasSubstr(name), HasSubstr("row 3, column 70"), HasSubstr(text),
                              HasSubstr(name_of(GetParam()))));
@@ -195,6 +204,51 @@ TEST_P(Quantise, NumbersThatDoNotFitAreRefusedByName) {
 
 INSTANTIATE_TEST_SUITE_P(Formats, Quantise, ::testing::Values(MatrixFormat::kMxfp8, MatrixFormat::kMxfp4),
                          [](const auto& info) { return std::string(name_of(info.param)); });
+
+// Also where no number is rounded: matrices and norms that are copied, as they are stored.
+TEST(Quantise, CopiesAreOfNumbers) {
+  const auto expect_refused = [](MatrixFormat stored, const std::string& tensor, size_t at,
+                                 std::string_view bytes, const std::string& text) {
+    const TempDir dir;
+    const fs::path from = dir.path() / "m", to = dir.path() / "q";
+    ASSERT_TRUE(write_synthetic_checkpoint({.dir = from, .format = stored}).ok());
+    overwrite(from, tensor, at, bytes);
+    const QuantFormat format = stored == MatrixFormat::kMxfp8 ? QuantFormat::kMxfp8 : QuantFormat::kMxfp4;
+    EXPECT_THAT(error_of(quantise_checkpoint({.from = from, .to = to, .format = format})),
+                AllOf(HasSubstr("tensor " + tensor + ": row"), EndsWith(text)));
+    EXPECT_FALSE(fs::exists(to)) << "nothing is left of it";
+  };
+  const std::string q = "language_model.model.layers.1.self_attn.q_proj.weight",
+                    norm = "language_model.model.layers.2.input_layernorm.weight",
+                    bias = "language_model.model.layers.1.block_sparse_moe.e_score_correction_bias",
+                    patch = "vision_tower.vision_model.embeddings.patch_embedding.weight";
+  const std::string nan = bytes_of(to_bf16(NAN)), inf = bytes_of(to_bf16(-INFINITY));
+  expect_refused(MatrixFormat::kMxfp8, q, 5, "\x7f", "row 0, column 5 is 0x7f, which means NaN");
+  expect_refused(MatrixFormat::kMxfp8, q, 3 * 128 + 71, "\xff", "row 3, column 71 is 0xff, which means NaN");
+  expect_refused(MatrixFormat::kBF16, q, (3 * 128 + 70) * sizeof(BFloat16), nan, "row 3, column 70 is nan");
+  expect_refused(MatrixFormat::kF32, q, (3 * 128 + 70) * sizeof(float), bytes_of(-INFINITY),
+                 "row 3, column 70 is -inf");
+  expect_refused(MatrixFormat::kBF16, norm, 127 * sizeof(BFloat16), inf, "row 0, column 127 is -inf");
+  expect_refused(MatrixFormat::kBF16, bias, 7 * sizeof(float), bytes_of(NAN), "row 0, column 7 is nan");
+  expect_refused(MatrixFormat::kBF16, patch, (3 * 2 * 14 * 14 + 2) * sizeof(float), bytes_of(INFINITY),
+                 "row 1, column 2 is inf");
+}
+
+// What the model has no use for may be anything.
+TEST(Quantise, OtherTensorsAreCopiedUnchecked) {
+  const TempDir dir;
+  const fs::path from = dir.path() / "m", to = dir.path() / "q";
+  ASSERT_TRUE(write_synthetic_checkpoint({.dir = from}).ok());
+  const std::string name = "language_model.mtp.weight", nan = bytes_of(NAN);
+  auto writer = SafetensorsWriter::create(from / "more.safetensors", {{name, DType::kF32, {1}}}, {}).value();
+  ASSERT_TRUE(writer.write(0, std::as_bytes(std::span(nan)), 0).ok() && writer.finish().ok());
+  std::string index = read_text_file(from / "model.safetensors.index.json", 1 << 20).value();
+  index.insert(index.find("weight_map\": {") + 14, json_quoted(name) + ": \"more.safetensors\",");
+  ASSERT_TRUE(write_text_file(from / "model.safetensors.index.json", index).ok());
+  const auto report = quantise_checkpoint({.from = from, .to = to});
+  ASSERT_TRUE(report.ok()) << error_of(report);
+  EXPECT_THAT(tensors_of(to).at(name), EndsWith(nan));
+}
 
 // Experts as MXFP4 has them and all else as MXFP8 has it, whether it comes from bf16 or from MXFP8.
 TEST(Quantise, BothFormatsInOneModel) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <openssl/sha.h>
 
+#include <cmath>
 #include <fstream>
 
 #include "base/files/mapped_file.h"
@@ -182,6 +183,28 @@ TEST(Quantised, ManyCodesAreSearchedWithoutMissingOne) {
                   HasSubstr(strf("row {}, column {} is {:#04x}", at / 10, at % 10, nan)));
       codes[at] = std::byte{0xfe};
     }
+}
+
+// Of every magnitude of bf16, beside the largest numbers and minus zeros; and of f32, whose upper half it is.
+TEST(Quantised, NumbersAreSearchedWithoutMissingOne) {
+  const auto is_finite = [](MatrixFormat format, const auto& numbers) {
+    return all_finite(format, std::as_bytes(std::span(numbers)));
+  };
+  std::vector<uint16_t> halves(7);
+  std::vector<uint32_t> floats(3);
+  for (uint32_t bits = 0; bits < 1 << 16; ++bits) {
+    const bool expected = std::isfinite(to_float(BFloat16{static_cast<uint16_t>(bits)}));
+    for (auto& near : halves) near = bits % 2 == 0 ? 0x7f7f : 0x8000;
+    for (auto& near : floats) near = bits % 2 == 0 ? 0xff7fffff : 0x80000000;
+    halves[bits % halves.size()] = static_cast<uint16_t>(bits);
+    floats[bits % floats.size()] = bits << 16;
+    ASSERT_EQ(is_finite(MatrixFormat::kBF16, halves), expected) << bits;
+    ASSERT_EQ(is_finite(MatrixFormat::kF32, floats), expected) << bits;
+  }
+  floats[0] = 0x7f800001;
+  EXPECT_FALSE(is_finite(MatrixFormat::kF32, floats));
+  EXPECT_TRUE(is_finite(MatrixFormat::kMxfp4, std::vector<uint8_t>(9, 0xff)));
+  EXPECT_TRUE(is_finite(MatrixFormat::kF32, std::vector<float>()));
 }
 
 }  // namespace

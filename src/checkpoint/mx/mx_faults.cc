@@ -27,18 +27,26 @@ Error bad_scale(std::string_view tensor, int64_t row, int64_t column, uint8_t sc
   return {Errc::kCorrupt, strf("tensor {}: row {}, column {} is {}, {}", tensor, row, column, scale, what)};
 }
 
-bool has_nan_code(std::span<const std::byte> codes) {
-  // Eight at a time: adding 1 to a magnitude of 0x7f, and to no other, reaches the sign's bit.
-  constexpr uint64_t kMagnitudes = 0x7f7f7f7f7f7f7f7f, kOnes = 0x0101010101010101;
-  uint64_t found = 0;
+bool all_finite(MatrixFormat format, std::span<const std::byte> values) {
+  if (format == MatrixFormat::kMxfp4) return true;
+  // Eight bytes at a time: the lowest bit of the exponent, added to a magnitude, reaches the sign's bit where
+  // all bits of the exponent are set, and nowhere else. Of e4m3 only the last magnitude is no number.
+  struct Bits {
+    uint64_t signs, lowest;
+  };
+  const auto [signs, lowest] = format == MatrixFormat::kF32    ? Bits{0x8000000080000000, 0x0080000000800000}
+                               : format == MatrixFormat::kBF16 ? Bits{0x8000800080008000, 0x0080008000800080}
+                                                               : Bits{0x8080808080808080, 0x0101010101010101};
+  uint64_t found = 0, eight = 0;
   size_t i = 0;
-  for (; i + sizeof(uint64_t) <= codes.size(); i += sizeof(uint64_t)) {
-    uint64_t eight;
-    std::memcpy(&eight, &codes[i], sizeof eight);
-    found |= (eight & kMagnitudes) + kOnes;
+  for (; i + sizeof eight <= values.size(); i += sizeof eight) {
+    std::memcpy(&eight, &values[i], sizeof eight);
+    found |= (eight & ~signs) + lowest;
   }
-  return (found & ~kMagnitudes) != 0 ||
-         std::any_of(codes.begin() + static_cast<std::ptrdiff_t>(i), codes.end(), is_nan_code);
+  eight = 0;
+  std::memcpy(&eight, values.data() + i, values.size() - i);
+  found |= (eight & ~signs) + lowest;
+  return (found & signs) == 0;
 }
 
 Status check_codes(std::string_view tensor, std::span<const std::byte> codes, int64_t columns) {

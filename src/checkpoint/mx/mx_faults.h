@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What may be wrong with the bytes of a quantised matrix, in the words in which users read it, wherever it
-// shows: when a checkpoint is opened, or on the way to a GPU.
+// What may be wrong with the bytes of a matrix, above all of a quantised one, in the words in which users
+// read it, wherever it shows: when a checkpoint is opened, or on the way to a GPU.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +22,12 @@ constexpr int max_finite_scale(MatrixFormat format) {
   return format == MatrixFormat::kMxfp8 ? 246 : 252;
 }
 
-// Whether some byte is a NaN of e4m3. Runs at the speed of memory.
-bool has_nan_code(std::span<const std::byte> codes);
+// Whether none of these is a NaN or an infinity (e2m1 has neither). Runs at the speed of memory.
+bool all_finite(MatrixFormat format, std::span<const std::byte> values);
+// Whether some byte is a NaN of e4m3.
+inline bool has_nan_code(std::span<const std::byte> codes) {
+  return !all_finite(MatrixFormat::kMxfp8, codes);
+}
 
 // The first code that is a NaN (e2m1 has none), and the first scale above `max`, each as an error that names
 // its place. `columns` are those of the bytes: of codes, or of scales.

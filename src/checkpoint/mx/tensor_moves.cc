@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
+#include "checkpoint/mx/mx_faults.h"
 #include "checkpoint/mx/quantised_config.h"
 #include "checkpoint/tensor_table.h"
 
@@ -76,7 +77,11 @@ class Planner {
       return;
     }
     TensorMove move{.name = name, .copied = true, .source = shard.file->bytes(entry)};
-    if (row != nullptr) move.part = row->part;
+    if (row != nullptr) {
+      move.part = row->part;
+      move.from = format_of(*entry.dtype);
+      move.columns = row->spec.numel() / (entry.shape.size() > 1 ? entry.shape[0] : 1);
+    }
     move.target = shard.specs.size();
     move.bytes_after = move.source.size();
     shard.specs.push_back({std::move(name), *entry.dtype, entry.shape});
@@ -138,6 +143,20 @@ Error cannot_hold(const TensorMove& move, int64_t first, std::span<const float> 
       is_mx(move.to) ? strf("; {} holds numbers up to {}", name_of(move.to), largest_of(move.to)) : "";
   return {Errc::kCorrupt, strf("tensor {}: row {}, column {} is {}{}", move.name, at / move.columns,
                                at % move.columns, *worst, limit)};
+}
+
+// Weights that are copied must be numbers, too. (Scales were checked when the source was opened.)
+Status check_copied(const TensorMove& move, size_t first_byte, std::span<const std::byte> bytes) {
+  if (!move.part || all_finite(move.from, bytes)) return Ok{};
+  if (is_mx(move.from)) return check_codes(move.name, move.source, move.columns);
+  const size_t size = size_of(dtype_of(move.from));
+  for (size_t i = 0; i < bytes.size() / size; ++i) {
+    const auto at = static_cast<int64_t>(first_byte / size + i);
+    float number;
+    read_numbers(move, at, {&number, 1});
+    if (!std::isfinite(number)) return cannot_hold(move, at, {&number, 1});
+  }
+  return Ok{};
 }
 
 void write_numbers(MatrixFormat format, std::span<const float> numbers, std::byte* out) {
@@ -223,7 +242,11 @@ std::span<const std::byte> TensorMover::source_of(const ShardMoves& shard, const
 Status TensorMover::move_chunk(const TensorMove& move, const Chunk& chunk, SafetensorsWriter& writer,
                                const Buffers& buffers, RoundingError& error) const {
   const auto first = static_cast<size_t>(chunk.first), count = static_cast<size_t>(chunk.count);
-  if (move.copied) return writer.write(move.target, move.source.subspan(first, count), first);
+  if (move.copied) {
+    const auto bytes = move.source.subspan(first, count);
+    SPARROW_TRY(check_copied(move, first, bytes));
+    return writer.write(move.target, bytes, first);
+  }
 
   const std::span numbers(buffers.numbers.get(), count);
   read_numbers(move, chunk.first, numbers);

@@ -60,7 +60,7 @@ class TensorMover {
   // Progress counts bytes of the source.
   TensorMover(const std::vector<ShardMoves>& shards, const ProgressFn& progress);
 
-  // Writes the file, if anything is in it. Error: a number that the format cannot hold, or the disk.
+  // Writes the file, if anything is in it. Error: a weight that is no number or too large, or the disk.
   Status run(ShardMoves& shard, const std::filesystem::path& path);
   void finish() const;
 
