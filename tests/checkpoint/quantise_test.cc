@@ -10,6 +10,7 @@
 #include <cstring>
 #include <map>
 
+#include "base/files/mapped_fault.h"
 #include "base/files/mapped_file.h"
 #include "base/json/json.h"
 #include "checkpoint/checkpoint.h"
@@ -347,13 +348,32 @@ TEST(Quantise, WithoutRoomNothingIsLeft) {
   const TempDir dir;
   ASSERT_TRUE(write_synthetic_checkpoint({.dir = dir.path() / "m"}).ok());
   fs::create_directories(dir.path() / "q");
-  const auto before = ::signal(SIGXFSZ, SIG_IGN);
-  limit_files(1 << 20);
-  const auto report = quantise_checkpoint({.from = dir.path() / "m", .to = dir.path() / "q"});
-  limit_files(RLIM_INFINITY);
-  ::signal(SIGXFSZ, before);
-  EXPECT_THAT(error_of(report), AllOf(HasSubstr("q/model-0000"), HasSubstr("too large")));
-  EXPECT_TRUE(fs::is_empty(dir.path() / "q"));
+  for (const char* to : {"q", "q/o/p/", "o/p/q"}) {
+    const auto before = ::signal(SIGXFSZ, SIG_IGN);
+    limit_files(1 << 20);
+    const auto report = quantise_checkpoint({.from = dir.path() / "m", .to = dir.path() / to});
+    limit_files(RLIM_INFINITY);
+    ::signal(SIGXFSZ, before);
+    EXPECT_THAT(error_of(report), AllOf(HasSubstr("/model-0000"), HasSubstr("too large")));
+    EXPECT_TRUE(fs::is_empty(dir.path() / "q"));
+    EXPECT_FALSE(fs::exists(dir.path() / "o"));
+  }
+}
+
+// A mapped file that is cut ends the program in a signal handler.
+TEST(Quantise, WithoutItsSourceNothingIsLeft) {
+  const TempDir dir;
+  const fs::path from = dir.path() / "m";
+  ASSERT_TRUE(write_synthetic_checkpoint({.dir = from}).ok());
+  EXPECT_EXIT(
+      {
+        report_mapping_faults(/*exit_code=*/2);
+        static_cast<void>(quantise_checkpoint(
+            {.from = from, .to = dir.path() / "o/p/q"},
+            [&](uint64_t, uint64_t) { fs::resize_file(from / "model-00002-of-00002.safetensors", 0); }));
+      },
+      ::testing::ExitedWithCode(2), "cannot be read any more");
+  EXPECT_FALSE(fs::exists(dir.path() / "o"));
 }
 
 TEST(Quantise, WhatIsKilledIsNoCheckpoint) {

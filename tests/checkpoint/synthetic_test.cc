@@ -150,6 +150,25 @@ TEST(Synthetic, AnExistingCheckpointIsNeverOverwritten) {
   EXPECT_EQ(files_of(dir.path()).size(), 1u);
 }
 
+TEST(Synthetic, AfterAnErrorOnlyWhatWasThereBeforeIsLeft) {
+  const TempDir dir;
+  const auto error_of = [](const fs::path& to) {
+    return write_synthetic_checkpoint(
+               {.dir = to,
+                .write_beside = [&](const ModelConfig&, CreatedFiles& files) -> Status {
+                  SPARROW_TRY(write_text_file(files.add("beside"), "text"));
+                  return Error{Errc::kIo, "the disk is full"};
+                }})
+        .error()
+        .message;
+  };
+  ASSERT_TRUE(write_text_file(dir.path() / "mine", "text").ok());
+  EXPECT_EQ(error_of(dir.path()), "the disk is full");
+  EXPECT_EQ(error_of(dir.path() / "o/p/q"), "the disk is full");
+  EXPECT_FALSE(fs::exists(dir.path() / "o"));
+  EXPECT_EQ(files_of(dir.path()), (std::map<std::string, std::string>{{"mine", "text"}}));
+}
+
 TEST(Synthetic, WrongOptionsAreErrorsThatNameThem) {
   const TempDir dir;
   EXPECT_THAT(write_synthetic_checkpoint({.preset = "huge", .seed = 1, .dir = dir.path()}).error().message,

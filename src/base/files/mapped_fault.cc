@@ -10,6 +10,7 @@
 #include <mutex>
 
 #include "base/check.h"
+#include "base/files/created_files.h"
 
 namespace sparrow {
 namespace {
@@ -47,6 +48,7 @@ void on_fault(int, siginfo_t* info, void*) {
   say(kBefore, sizeof(kBefore) - 1);
   say(mapping->name.data(), mapping->name.size());
   say(kAfter, sizeof(kAfter) - 1);
+  CreatedFiles::remove_before_exit();
   ::_exit(fault_exit_code.load(std::memory_order_relaxed));
 }
 

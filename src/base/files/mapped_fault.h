@@ -9,8 +9,9 @@
 
 namespace sparrow {
 
-// From now on a fault inside a mapped file writes one line with the file's name to standard error and ends
-// the program with `exit_code`. Faults elsewhere are bugs, and end it as before.
+// From now on a fault inside a mapped file writes one line with the file's name to standard error, removes
+// what CreatedFiles would, and ends the program with `exit_code`. Faults elsewhere are bugs, and end it as
+// before.
 void report_mapping_faults(int exit_code);
 
 // Any thread. Called by MappedFile.

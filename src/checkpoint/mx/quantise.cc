@@ -6,6 +6,7 @@
 #include <map>
 #include <utility>
 
+#include "base/files/created_files.h"
 #include "base/files/mapped_file.h"
 #include "base/json/json.h"
 #include "checkpoint/checkpoint.h"
@@ -20,7 +21,6 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMaxConfigBytes = size_t{4} << 20;
 constexpr uintmax_t kMaxCopiedBytes = uintmax_t{256} << 20;  // tokenizers, templates, licences
-constexpr double kMiB = 1024.0 * 1024;
 constexpr std::string_view kConfig = "config.json", kIndex = "model.safetensors.index.json";
 
 Error refused(std::string message) {
@@ -45,50 +45,8 @@ Status check_folders(const QuantiseOptions& options) {
   return Ok{};
 }
 
-// The folder that is written. What was written is removed again unless the work is kept.
-class Target {
- public:
-  static Result<Target> create(const fs::path& dir, uint64_t bytes) {
-    std::error_code ec;
-    const bool is_new = fs::create_directories(dir, ec);
-    if (ec) return Error{Errc::kIo, strf("cannot create {}: {}", quoted(dir), ec.message())};
-    Target target(dir, is_new);
-    const fs::space_info space = fs::space(dir, ec);
-    if (!ec && space.available < bytes)
-      return Error{
-          Errc::kIo,
-          strf("{} needs {:.1f} MiB and its disk has {:.1f} MiB left: free some, or name a folder elsewhere",
-               quoted(dir), static_cast<double>(bytes) / kMiB, static_cast<double>(space.available) / kMiB)};
-    return target;
-  }
-
-  Target(Target&& other) noexcept
-      : dir_(std::move(other.dir_)),
-        files_(std::move(other.files_)),
-        is_new_(other.is_new_),
-        kept_(std::exchange(other.kept_, true)) {}
-  Target& operator=(Target&&) = delete;
-  ~Target() {
-    std::error_code ignored;
-    if (kept_) return;
-    for (const fs::path& file : files_) fs::remove(file, ignored);
-    if (is_new_) fs::remove(dir_, ignored);
-  }
-
-  // A file that is about to be written there.
-  fs::path add(std::string_view name) { return files_.emplace_back(dir_ / name); }
-  void keep() { kept_ = true; }
-
- private:
-  Target(fs::path dir, bool is_new) : dir_(std::move(dir)), is_new_(is_new) {}
-
-  fs::path dir_;
-  std::vector<fs::path> files_;
-  bool is_new_, kept_ = false;
-};
-
 // Tokenizer, template and whatever else lies beside the weights.
-Result<std::vector<std::string>> copy_small_files(const fs::path& from, Target& to) {
+Result<std::vector<std::string>> copy_small_files(const fs::path& from, CreatedFiles& to) {
   std::error_code ec;
   std::vector<std::string> names, left_out;
   for (const fs::directory_entry& file : fs::directory_iterator(from, ec)) {
@@ -137,7 +95,7 @@ Result<QuantiseReport> quantise_checkpoint(const QuantiseOptions& options, const
   MovePlan plan = plan_moves(source, options.format);
   uint64_t total_bytes = 0;
   for (const ShardMoves& shard : plan.shards) total_bytes += shard.bytes_after();
-  Target target = SPARROW_TRY(Target::create(options.to, total_bytes));
+  CreatedFiles target = SPARROW_TRY(CreatedFiles::create(options.to, total_bytes));
 
   TensorMover mover(plan.shards, progress);
   std::map<std::string, std::string> files_by_tensor;

@@ -109,33 +109,33 @@ Status write_synthetic_checkpoint(const SyntheticOptions& options, const Progres
   std::error_code ec;
   if (std::filesystem::exists(config_path, ec))
     return Error{Errc::kInvalidArgument, strf("{} exists already; name a new folder", quoted(config_path))};
-  std::filesystem::create_directories(options.dir, ec);
-  if (ec) return Error{Errc::kIo, strf("cannot create {}: {}", quoted(options.dir), ec.message())};
-
   const ModelConfig config = SPARROW_TRY(parse_config(texts.config_json, texts.generation_config_json));
   std::vector<TensorRow> rows = tensor_table(config);
   size_t total_bytes = 0;
   for (const TensorRow& row : rows) total_bytes += row.spec.bytes();
   const auto shards = plan_shards(std::move(rows), total_bytes);
+  CreatedFiles files = SPARROW_TRY(CreatedFiles::create(options.dir, total_bytes));
 
   ShardWriter writer(config, options.seed, progress, total_bytes);
   std::string weight_map;
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string file = strf("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    SPARROW_TRY(writer.write(options.dir / file, shards[i]));
+    SPARROW_TRY(writer.write(files.add(file), shards[i]));
     for (const TensorRow& row : shards[i])
       weight_map +=
           strf("{}\n    {}: \"{}\"", weight_map.empty() ? "" : ",", json_quoted(row.spec.name), file);
   }
   if (progress) progress(total_bytes, total_bytes);
   SPARROW_TRY(
-      write_text_file(options.dir / "model.safetensors.index.json",
+      write_text_file(files.add("model.safetensors.index.json"),
                       strf("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{{}\n  }}\n}}\n",
                            total_bytes, weight_map)));
-  SPARROW_TRY(write_text_file(options.dir / "generation_config.json", texts.generation_config_json));
-  if (options.write_beside) SPARROW_TRY(options.write_beside(config));
+  SPARROW_TRY(write_text_file(files.add("generation_config.json"), texts.generation_config_json));
+  if (options.write_beside) SPARROW_TRY(options.write_beside(config, files));
   // Last: a folder without it is not a checkpoint, so an interrupted run leaves nothing that looks like one.
-  return write_text_file(config_path, texts.config_json);
+  SPARROW_TRY(write_text_file(files.add("config.json"), texts.config_json));
+  files.keep();
+  return Ok{};
 }
 
 }  // namespace sparrow

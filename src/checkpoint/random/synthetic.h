@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/files/created_files.h"
 #include "base/matrix_format.h"
 #include "base/progress.h"
 #include "base/result.h"
@@ -24,8 +25,8 @@ struct SyntheticOptions {
   std::filesystem::path dir;
   // kBF16 or kF32 for all weights, kMxfp8 or kMxfp4 for those that the published checkpoints have so.
   MatrixFormat format = MatrixFormat::kBF16;
-  // What else a checkpoint of this model has, such as a tokenizer: called before config.json is written.
-  std::function<Status(const ModelConfig&)> write_beside = {};
+  // Adds what else a checkpoint of this model has, such as a tokenizer: called before config.json is written.
+  std::function<Status(const ModelConfig&, CreatedFiles&)> write_beside = {};
 };
 
 struct SyntheticPreset {
@@ -44,6 +45,7 @@ Result<SyntheticConfig> synthetic_config(std::string_view preset, MatrixFormat f
 Result<SyntheticConfig> synthetic_config(std::string_view name);
 
 // Creates the folder if need be. A folder that already holds config.json is left alone, and is an error.
+// After an error nothing is left of what was created.
 Status write_synthetic_checkpoint(const SyntheticOptions& options, const ProgressFn& progress = {});
 
 }  // namespace sparrow

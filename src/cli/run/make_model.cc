@@ -15,12 +15,12 @@ namespace sparrow::cli {
 namespace {
 
 // Tokenizer and chat template, with the model's added tokens where its configuration expects them.
-Status write_text_files(const std::filesystem::path& dir, const ModelConfig& config) {
+Status write_text_files(const ModelConfig& config, CreatedFiles& files) {
   const std::string tokenizer =
       SPARROW_TRY(train_tokenizer(tokenizer_corpus(), config.vocab_size, SpareIds::kPhrases));
-  SPARROW_TRY(write_text_file(dir / "tokenizer.json", tokenizer));
-  SPARROW_TRY(write_text_file(dir / "tokenizer_config.json", trained_tokenizer_config()));
-  return write_text_file(dir / "chat_template.jinja", synthetic_chat_template());
+  SPARROW_TRY(write_text_file(files.add("tokenizer.json"), tokenizer));
+  SPARROW_TRY(write_text_file(files.add("tokenizer_config.json"), trained_tokenizer_config()));
+  return write_text_file(files.add("chat_template.jinja"), synthetic_chat_template());
 }
 
 }  // namespace
@@ -31,13 +31,12 @@ Status run_make_model(const MakeModelOptions& options) {
                               : options.dtype == "mxfp4" ? MatrixFormat::kMxfp4
                                                          : MatrixFormat::kBF16;
   ProgressBar bar("writing " + folder_name(options.out), ProgressBar::Unit::kBytes);
-  SPARROW_TRY(write_synthetic_checkpoint(
-      {.preset = options.preset,
-       .seed = options.seed,
-       .dir = options.out,
-       .format = format,
-       .write_beside = [&](const ModelConfig& config) { return write_text_files(options.out, config); }},
-      bar.callback()));
+  SPARROW_TRY(write_synthetic_checkpoint({.preset = options.preset,
+                                          .seed = options.seed,
+                                          .dir = options.out,
+                                          .format = format,
+                                          .write_beside = write_text_files},
+                                         bar.callback()));
   bar.finish();
   std::printf("%s\n", options.out.c_str());
   return Ok{};

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "base/files/created_files.h"
+
+#include <unistd.h>
+
+#include "base/files/mapped_file.h"
+
+namespace sparrow {
+
+namespace fs = std::filesystem;
+
+std::atomic<const CreatedFiles::Created*> CreatedFiles::last_of_all_{nullptr};
+
+Result<CreatedFiles> CreatedFiles::create(const fs::path& dir, uint64_t bytes) {
+  constexpr double kMiB = 1024.0 * 1024;
+  CreatedFiles files(dir);
+  std::error_code ec;
+  fs::path path;
+  for (const fs::path& name : dir) {
+    path /= name;
+    if (fs::exists(path, ec)) continue;
+    if (fs::create_directory(path, ec)) files.push(path);
+    if (ec) return Error{Errc::kIo, strf("cannot create {}: {}", quoted(dir), ec.message())};
+  }
+  const fs::space_info space = fs::space(dir, ec);
+  if (!ec && space.available < bytes)
+    return Error{
+        Errc::kIo,
+        strf("{} needs {:.1f} MiB and its disk has {:.1f} MiB left: free some, or name a folder elsewhere",
+             quoted(dir), static_cast<double>(bytes) / kMiB, static_cast<double>(space.available) / kMiB)};
+  return files;
+}
+
+CreatedFiles::~CreatedFiles() {
+  if (!last_) return;
+  remove(last_.get());
+  last_of_all_ = nullptr;
+}
+
+fs::path CreatedFiles::add(std::string_view name) {
+  fs::path path = dir_ / name;
+  std::error_code ec;
+  if (!fs::exists(fs::symlink_status(path, ec))) push(path);
+  return path;
+}
+
+void CreatedFiles::keep() {
+  last_of_all_ = nullptr;
+  last_.reset();
+}
+
+// Only calls that POSIX allows in a handler.
+void CreatedFiles::remove(const Created* last) {
+  for (; last != nullptr; last = last->before.get())
+    if (::unlink(last->path.c_str()) != 0) ::rmdir(last->path.c_str());
+}
+
+void CreatedFiles::push(std::string path) {
+  last_ = std::make_unique<Created>(std::move(path), std::move(last_));
+  last_of_all_ = last_.get();
+}
+
+}  // namespace sparrow
