@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Composition root: the command line picks a command, the command's errors become one line and an exit code.
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 
@@ -76,6 +77,7 @@ int main(int argc, char** argv) {
   // First of all: a worker has no use for what is set up below.
   if (cli::is_media_worker(argc, argv)) return cli::run_as_media_worker();
   report_mapping_faults(kExitBadInput);
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error of its writer, like a full disk
   const auto parsed = cli::parse_args(argc, argv);
   if (const int* exit_code = std::get_if<int>(&parsed)) return exit_code_of_printing(*exit_code);
   const Result<int> code =

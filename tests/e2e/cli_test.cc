@@ -2,10 +2,12 @@
 // The program from its command line: what it prints, what it writes, and how it says no.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include "support/golden.h"
 #include "support/program.h"
@@ -121,6 +123,28 @@ TEST(Program, AModelThatCouldNotBeMadeDoesNotLookLikeOne) {
   const auto made = run_sparrow(command);
   EXPECT_EQ(made.exit_code, 0) << made.err;
   EXPECT_THAT(made.err, HasSubstr("writing m: "));
+}
+
+// The system's signal would end the program without a word.
+TEST(Program, AFileThatMayNotGrowIsAnErrorLikeAFullDisk) {
+  const TempDir dir;
+  const std::string model = dir.path() / "m", target = dir.path() / "o/p/q";
+  ASSERT_EQ(run_sparrow({"make-model", "--preset", "tiny", "--out", model}).exit_code, 0);
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"make-model", "--preset", "tiny", "--out", target},
+        {"quantize", model, target, "--format", "mxfp4"}}) {
+    rlimit limit{};
+    ::getrlimit(RLIMIT_FSIZE, &limit);
+    const rlim_t before = std::exchange(limit.rlim_cur, rlim_t{500} << 10);
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    const auto result = run_sparrow(command);
+    limit.rlim_cur = before;
+    ::setrlimit(RLIMIT_FSIZE, &limit);
+    EXPECT_EQ(result.exit_code, 2) << result.err;
+    EXPECT_EQ(num_lines(result.err), 1);
+    EXPECT_THAT(result.err, HasSubstr("too large"));
+    EXPECT_FALSE(std::filesystem::exists(dir.path() / "o"));
+  }
 }
 
 TEST(Program, AnEndTokenEndsTheOutputUnlessIgnored) {
