@@ -2,6 +2,7 @@
 #include "cli/chat/conversation.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <fstream>
 #include <random>
@@ -38,6 +39,15 @@ TEST(Conversation, ImagesGoWithTheNextQuestion) {
                   .starts_with("data:image/png;base64,iVBOR"));
   EXPECT_FALSE(read_image_file(std::string(SPARROW_GOLDEN_DIR) + "/README.md").ok());
   EXPECT_FALSE(read_image_file(SPARROW_GOLDEN_DIR).ok());
+}
+
+// Opening a pipe that nobody writes to would wait for ever.
+TEST(Conversation, TakesRegularFilesOnly) {
+  const test::TempDir dir;
+  const auto pipe = dir.path() / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_NE(read_image_file(pipe).error().message.find("is not a regular file"), std::string::npos);
+  EXPECT_NE(read_tools_file(pipe).error().message.find("is not a regular file"), std::string::npos);
 }
 
 TEST(Conversation, SendsCallsAndTheirResultsBack) {

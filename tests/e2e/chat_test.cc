@@ -111,7 +111,7 @@ TEST_F(Chat, CallsAreShownAndTheirResultsSentBack) {
   TerminalProgram chat({"chat", "--url", server.url()}, environment_);
   chat.read_until(kPromptShown);
   chat.type("/tools " + (state_.path() / "none.json").string() + "\r");
-  chat.read_until("cannot be read");
+  chat.read_until("cannot open");
   chat.type("/tools " + (state_.path() / "tools.json").string() + "\r");
   chat.read_until("tools: weather");
   chat.read_until(kPromptShown);

@@ -2,13 +2,10 @@
 #include "cli/chat/conversation.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-#include <iterator>
 #include <span>
 #include <utility>
 
+#include "base/files/mapped_file.h"
 #include "base/json/json.h"
 #include "base/strf.h"
 #include "base/text/base64.h"
@@ -50,17 +47,6 @@ void write_message(JsonWriter& json, const Message& message) {
     json.end_array();
   }
   json.end_object();
-}
-
-Result<std::string> read_whole(const std::filesystem::path& file, const char* what, size_t max_bytes) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(file, ignored))
-    return Error{Errc::kInvalidArgument, strf("{} is a folder, not {}", file.string(), what)};
-  std::ifstream in(file, std::ios::binary);
-  if (!in) return Error{Errc::kNotFound, strf("{} cannot be read: {}", file.string(), std::strerror(errno))};
-  if (std::filesystem::file_size(file, ignored) > max_bytes)
-    return Error{Errc::kInvalidArgument, strf("{} is larger than {} MiB", file.string(), max_bytes >> 20)};
-  return std::string{std::istreambuf_iterator<char>(in), {}};
 }
 
 bool is_whole(const ToolCall& call) {
@@ -117,7 +103,7 @@ void Conversation::write(JsonWriter& json) const {
 }
 
 Result<std::string> read_image_file(const std::filesystem::path& file) {
-  const std::string bytes = SPARROW_TRY(read_whole(file, "an image", kMaxImageBytes));
+  const std::string bytes = SPARROW_TRY(read_text_file(file, kMaxImageBytes));
   const auto header = read_header(std::as_bytes(std::span(bytes)));
   if (!header.ok())
     return Error{Errc::kInvalidArgument, strf("{}: {}", file.string(), header.error().message)};
@@ -127,7 +113,7 @@ Result<std::string> read_image_file(const std::filesystem::path& file) {
 }
 
 Result<ToolsFile> read_tools_file(const std::filesystem::path& file) {
-  ToolsFile tools{.json = SPARROW_TRY(read_whole(file, "a file with tools", kMaxToolsBytes)), .names = {}};
+  ToolsFile tools{.json = SPARROW_TRY(read_text_file(file, kMaxToolsBytes)), .names = {}};
   const JsonDocument document = SPARROW_TRY(JsonDocument::parse(tools.json, file.string()));
   const Json list = document.root("tools");
   if (!list.is_array() || list.size() == 0)
