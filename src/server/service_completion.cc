@@ -86,7 +86,9 @@ net::awaitable<void> Service::complete(Exchange& exchange, const Route& route) {
   }
   Pump& pump = started.value();
   if (pump.generation->in_background()) {
-    HttpResponse response{.body = background_.start(std::move(pump), exchange.request().received_at)};
+    Result<std::string> begun = background_.start(std::move(pump), exchange.request().received_at);
+    HttpResponse response =
+        begun.ok() ? HttpResponse{.body = std::move(begun).value()} : refuse(exchange, begun.error());
     co_await exchange.respond(std::move(response));
     co_return;
   }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/json/json_pieces.h"
+#include "base/result.h"
 #include "engine/request.h"
 #include "server/http/message/message.h"
 #include "text/output/output_parser.h"
@@ -92,10 +93,12 @@ class AnswerWriter {
   // What closes a stream, however it ended.
   virtual std::string_view last_event() const = 0;
 
-  // Of answers that are made in the background: what there is to say at the beginning, and, instead of a
-  // whole answer, of one that failed, or that its client has cancelled (no error).
-  virtual std::string begun(const AnswerHead&, const Usage&, const std::function<void()>& /*cancel*/) {
-    return "";
+  // Of answers that are made in the background: what there is to say before the end (an error: there is no
+  // room to keep it), and, instead of a whole answer, of one that failed, or that its client has cancelled
+  // (no error).
+  virtual Result<std::string> begun(const AnswerHead&, bool /*is_running*/,
+                                    const std::function<void()>& /*cancel*/) {
+    return std::string();
   }
   virtual void end_early(const AnswerHead&, const Usage&, const std::optional<ApiError>&) {}
 

@@ -39,8 +39,8 @@ class Generation {
   std::string_view last_event() const { return prepared_->writer->last_event(); }
   // Answers that are made in the background: see AnswerWriter.
   bool in_background() const { return prepared_->in_background; }
-  std::string begun(const std::function<void()>& cancel) {
-    return prepared_->writer->begun(head_, usage_, cancel);
+  Result<std::string> begun(bool is_running, const std::function<void()>& cancel) {
+    return prepared_->writer->begun(head_, is_running, cancel);
   }
   void end_early(const std::optional<ApiError>& error) { prepared_->writer->end_early(head_, usage_, error); }
   // Whole answers, once finished: the next piece of about so many bytes; empty: that was all.

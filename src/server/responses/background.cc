@@ -12,6 +12,13 @@ struct BackgroundRuns::Run {
   Pump::Clock::time_point received_at;
   bool done = false;
 
+  // Says how it stands. The store must not keep a run alive, nor a run its entry in the store.
+  static Result<std::string> tell(const std::shared_ptr<Run>& run) {
+    return run->pump.generation->begun(run->pump.waited.has_value(), [weak = std::weak_ptr(run)] {
+      if (const auto alive = weak.lock()) alive->cancel();
+    });
+  }
+
   // The engine's last event comes all the same, and with it the last step.
   void end() {
     done = true;
@@ -50,14 +57,11 @@ BackgroundRuns::~BackgroundRuns() {
   }
 }
 
-std::string BackgroundRuns::start(Pump pump, Pump::Clock::time_point received_at) {
+Result<std::string> BackgroundRuns::start(Pump pump, Pump::Clock::time_point received_at) {
   const auto run = std::make_shared<Run>();
   run->pump = std::move(pump);
   run->received_at = received_at;
-  // The store must not keep a run alive, nor a run its entry in the store.
-  std::string body = run->pump.generation->begun([weak = std::weak_ptr(run)] {
-    if (const auto alive = weak.lock()) alive->cancel();
-  });
+  std::string body = SPARROW_TRY(Run::tell(run));
   {
     const std::lock_guard lock(mutex_);
     runs_.insert(run);
@@ -75,10 +79,14 @@ std::string BackgroundRuns::start(Pump pump, Pump::Clock::time_point received_at
 void BackgroundRuns::step(const std::shared_ptr<Run>& run) {
   {
     const std::lock_guard lock(run->mutex);
+    const bool was_running = run->pump.waited.has_value();
     while (!run->done && run->pump.take(counts_, run->received_at)) {
     }
     openai::Generation& generation = *run->pump.generation;
-    if (!run->done && !generation.finished()) return;
+    if (!run->done && !generation.finished()) {
+      if (run->pump.waited && !was_running) (void)Run::tell(run);  // cannot fail: it has its place
+      return;
+    }
     if (!run->done) {
       if (const auto failure = generation.failure()) {
         generation.end_early(ApiError{.status = 500, .message = failure->message});

@@ -20,8 +20,9 @@ class BackgroundRuns {
   explicit BackgroundRuns(ServiceMetrics& counts);
   ~BackgroundRuns();  // what still runs is given up
 
-  // Takes an answer over. Returns what it is now, for its client.
-  std::string start(Pump pump, Pump::Clock::time_point received_at);
+  // Takes an answer over. Returns what it is now, for its client. Error: there is no room to store it, and it
+  // is given up.
+  Result<std::string> start(Pump pump, Pump::Clock::time_point received_at);
 
  private:
   struct Run;

@@ -232,19 +232,24 @@ std::vector<std::pair<std::string, std::string>> echoes_of(const Json& body,
   return out;
 }
 
-// Whether the response is stored: unless the client says no, or nothing is.
-Result<bool> is_stored(const Json& body, const openai::Asker& asker) {
-  const bool can_be = asker.store && asker.store->enabled();
-  const bool wanted = SPARROW_TRY(body.bool_or("store", can_be));
-  if (wanted && !can_be)
-    return body.find("store")->error("must be false: this server stores no responses (--response-memory 0)");
+Status check_can_be_stored(const openai::Asker& asker, const StoredItems& input) {
+  if (!asker.store || !asker.store->enabled())
+    return Error{Errc::kUnsupported, "this server stores no responses (--response-memory 0)"};
+  return asker.store->check_size(StoredResponse{.input = input}.bytes());
+}
+
+// Whether the response is stored: unless the client says no, or it cannot be.
+Result<bool> is_stored(const Json& body, const Status& can_be) {
+  const bool wanted = SPARROW_TRY(body.bool_or("store", can_be.ok()));
+  if (wanted && !can_be.ok()) return body.find("store")->error("must be false: " + can_be.error().message);
   return wanted;
 }
 
-Status check_background(const Json& body, bool is_stored, openai::Prepared& prepared) {
+Status check_background(const Json& body, bool is_stored, const Status& can_be, openai::Prepared& prepared) {
   prepared.in_background = SPARROW_TRY(body.bool_or("background", false));
   if (!prepared.in_background) return Ok{};
   const Json background = SPARROW_TRY(body.at("background"));
+  if (!can_be.ok()) return background.error("must be false: " + can_be.error().message);
   if (!is_stored) return background.error("needs store: true, because the client comes back for the answer");
   if (SPARROW_TRY(body.bool_or("stream", false)))
     return background.error("must be false with stream: who listens does not come back");
@@ -258,8 +263,9 @@ Status read(JsonDocument body, const openai::Asker& asker, openai::Prepared& pre
   ItemReader items(asker);
   ToolTable tools;
   SPARROW_TRY(translate(root, asker, items, tools, chat));
-  const bool stores = SPARROW_TRY(is_stored(root, asker));
-  SPARROW_TRY(check_background(root, stores, prepared));
+  const Status can_be_stored = check_can_be_stored(asker, items.items());
+  const bool stores = SPARROW_TRY(is_stored(root, can_be_stored));
+  SPARROW_TRY(check_background(root, stores, can_be_stored, prepared));
   const bool packs_thoughts = SPARROW_TRY(wants_packed_thoughts(root));
   JsonDocument document =
       SPARROW_TRY(JsonDocument::parse(chat.take(), "the request's body", openai::kBodyLimits));
@@ -270,7 +276,6 @@ Status read(JsonDocument body, const openai::Asker& asker, openai::Prepared& pre
   if (tools.has_left_out() && !prepared.warning) prepared.warning = "hosted-tools-left-out";
   ResponseOptions options{
       .echoes = echoes_of(root, prepared), .packs_thoughts = packs_thoughts, .tools = std::move(tools)};
-  options.echoes.emplace_back("store", stores ? "true" : "false");
   if (stores) {
     options.store = asker.store;
     options.key = asker.tenant;

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "base/strf.h"
+
 namespace sparrow {
 
 int64_t StoredResponse::bytes() const {
@@ -15,19 +17,25 @@ int64_t StoredResponse::bytes() const {
   return sum;
 }
 
-void ResponseStore::erase(Entries::iterator entry) {
+ResponseStore::Entries::iterator ResponseStore::erase(Entries::iterator entry) {
   bytes_ -= entry->bytes;
   const auto held = held_.find(entry->key);
   held->second.bytes -= entry->bytes;
+  if (entry->is_running()) {
+    --held->second.running;
+    running_bytes_ -= entry->bytes;
+  }
   if (--held->second.responses == 0) held_.erase(held);
   by_id_.erase(by_id_.find(entry->response->id));
-  entries_.erase(entry);
+  return entries_.erase(entry);
 }
 
-// All expire after the same time, so that the oldest are the first.
+// All that expire do so after the same time, so that the oldest are the first.
 void ResponseStore::forget_expired() {
   const Clock::time_point now = now_();
-  while (!entries_.empty() && entries_.front().expires <= now) erase(entries_.begin());
+  for (auto entry = entries_.begin();
+       entry != entries_.end() && (entry->is_running() || entry->expires <= now);)
+    entry = entry->is_running() ? std::next(entry) : erase(entry);
 }
 
 ResponseStore::Entries::iterator ResponseStore::locate(const std::string& key, std::string_view id) {
@@ -36,15 +44,39 @@ ResponseStore::Entries::iterator ResponseStore::locate(const std::string& key, s
 }
 
 ResponseStore::Entries::iterator ResponseStore::oldest_of(const std::string& key) {
-  return std::ranges::find(entries_, key, &Entry::key);
+  return std::ranges::find_if(entries_,
+                              [&](const Entry& entry) { return entry.key == key && !entry.is_running(); });
 }
 
 const std::string& ResponseStore::greediest() const {
-  return std::ranges::max_element(held_, {}, [](const auto& held) { return held.second.bytes; })->first;
+  const auto bytes = [](const auto& held) { return held.second.can_make_room() ? held.second.bytes : 0; };
+  return std::ranges::max_element(held_, {}, bytes)->first;
 }
 
-void ResponseStore::add(const std::string& key, std::shared_ptr<const StoredResponse> response) {
-  if (!enabled()) return;
+Status ResponseStore::check_size(int64_t bytes) const {
+  if (bytes <= limits_.max_bytes) return Ok{};
+  return Error{Errc::kInvalidArgument,
+               strf("this response is too large to be stored ({} bytes, --response-memory is {})", bytes,
+                    limits_.max_bytes)};
+}
+
+// Looked at before anything is dropped: nobody makes room for what cannot be stored.
+Status ResponseStore::check_room(const Held& mine, int64_t bytes) const {
+  SPARROW_TRY(check_size(bytes));
+  if (running_bytes_ + bytes > limits_.max_bytes)
+    return Error{
+        Errc::kBusy,
+        strf("responses that are being made in the background take {} bytes, this one would take {}, "
+             "and --response-memory is {}: try again later",
+             running_bytes_, bytes, limits_.max_bytes)};
+  if (mine.running >= limits_.max_responses)
+    return Error{Errc::kBusy, strf("all {} responses that this key may store are being made in the "
+                                   "background: try again later",
+                                   limits_.max_responses)};
+  return Ok{};
+}
+
+Status ResponseStore::add(const std::string& key, std::shared_ptr<const StoredResponse> response) {
   const int64_t bytes = response->bytes();
   std::vector<std::shared_ptr<const StoredResponse>> dead;  // freed without the lock
   const std::lock_guard lock(mutex_);
@@ -53,12 +85,15 @@ void ResponseStore::add(const std::string& key, std::shared_ptr<const StoredResp
     dead.push_back(entry->response);
     erase(entry);
   };
-  if (const auto same = by_id_.find(response->id); same != by_id_.end()) drop(same->second);
-  if (bytes > limits_.max_bytes) return;
-  if (const auto mine = held_.find(key);
-      mine != held_.end() && mine->second.responses >= limits_.max_responses)
-    drop(oldest_of(key));
-  while (bytes_ + bytes > limits_.max_bytes) drop(oldest_of(greediest()));
+  if (const auto same = by_id_.find(response->id); same != by_id_.end()) {
+    drop(same->second);
+  } else {
+    const auto found = held_.find(key);
+    const Held mine = found == held_.end() ? Held{} : found->second;
+    SPARROW_TRY(check_room(mine, bytes));
+    if (mine.responses >= limits_.max_responses) drop(oldest_of(key));
+  }
+  while (bytes_ + bytes > limits_.max_bytes && bytes_ > running_bytes_) drop(oldest_of(greediest()));
   std::string id = response->id;
   entries_.push_back(
       {.key = key, .response = std::move(response), .expires = now_() + limits_.expiry, .bytes = bytes});
@@ -67,6 +102,11 @@ void ResponseStore::add(const std::string& key, std::shared_ptr<const StoredResp
   ++mine.responses;
   mine.bytes += bytes;
   bytes_ += bytes;
+  if (entries_.back().is_running()) {
+    ++mine.running;
+    running_bytes_ += bytes;
+  }
+  return Ok{};
 }
 
 std::shared_ptr<const StoredResponse> ResponseStore::find(const std::string& key, std::string_view id) {

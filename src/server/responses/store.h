@@ -14,6 +14,8 @@
 #include <string_view>
 #include <vector>
 
+#include "base/result.h"
+
 namespace sparrow {
 
 // Items as JSON, each with an id. Responses that go on from each other share them, and each counts them all:
@@ -45,9 +47,14 @@ class ResponseStore {
 
   bool enabled() const { return limits_.max_bytes > 0; }
 
-  // Replaces one of the same id. Where a key has too many, its oldest makes room; where memory is short, the
-  // oldest of the key that holds most: nobody's are pushed out by one who stores more than they do.
-  void add(const std::string& key, std::shared_ptr<const StoredResponse> response);
+  // Error where so many bytes can never be stored.
+  Status check_size(int64_t bytes) const;
+
+  // Where a key has too many, its oldest makes room; where memory is short, the oldest of the key that holds
+  // most. What is being made in the background neither makes room nor expires, because its client was told to
+  // come back for it: there may be no room left, which is Errc::kBusy. For the same reason what replaces
+  // another of its id is always kept, even if it is larger.
+  Status add(const std::string& key, std::shared_ptr<const StoredResponse> response);
   // nullptr: it is not there, or not this key's.
   std::shared_ptr<const StoredResponse> find(const std::string& key, std::string_view id);
   bool remove(const std::string& key, std::string_view id);
@@ -61,16 +68,22 @@ class ResponseStore {
     std::shared_ptr<const StoredResponse> response;
     Clock::time_point expires;
     int64_t bytes;
+
+    bool is_running() const { return response->cancel != nullptr; }
   };
   using Entries = std::list<Entry>;  // oldest first
 
   struct Held {
-    int responses = 0;
+    int responses = 0, running = 0;  // of these
     int64_t bytes = 0;
+
+    bool can_make_room() const { return responses > running; }
   };
 
-  void erase(Entries::iterator entry);
+  Entries::iterator erase(Entries::iterator entry);  // gives the next one
   void forget_expired();
+  Status check_room(const Held& mine, int64_t bytes) const;
+  // Of those that can make room.
   Entries::iterator oldest_of(const std::string& key);
   const std::string& greediest() const;
   Entries::iterator locate(const std::string& key, std::string_view id);
@@ -82,6 +95,7 @@ class ResponseStore {
   std::map<std::string, Entries::iterator, std::less<>> by_id_;
   std::map<std::string, Held> held_;  // by each key
   int64_t bytes_ = 0;
+  int64_t running_bytes_ = 0;  // of these, those that are being made
 };
 
 }  // namespace sparrow

@@ -37,7 +37,8 @@ std::string_view status_of(const Item& item, bool is_open) {
 
 class Writer final : public AnswerWriter {
  public:
-  explicit Writer(ResponseOptions options) : options_(std::move(options)) {}
+  explicit Writer(ResponseOptions options)
+      : options_(std::move(options)), is_stored_(options_.store != nullptr) {}
 
   std::string id_for(std::string_view, std::string_view unique) const override {
     return strf("resp_{}", unique);
@@ -49,7 +50,8 @@ class Writer final : public AnswerWriter {
   void append_failure(std::string& out, const AnswerHead& head, const ApiError& error) override;
   void append_keep_alive(std::string& out, const AnswerHead& head, const Usage& usage) override;
   std::string_view last_event() const override { return ""; }
-  std::string begun(const AnswerHead& head, const Usage& usage, const std::function<void()>& cancel) override;
+  Result<std::string> begun(const AnswerHead& head, bool is_running,
+                            const std::function<void()>& cancel) override;
   void end_early(const AnswerHead& head, const Usage& usage, const std::optional<ApiError>& error) override;
   JsonPieces whole(const AnswerHead& head, std::span<const Choice> choices, const Usage& usage) override;
 
@@ -73,7 +75,8 @@ class Writer final : public AnswerWriter {
   void open_item(std::string& out, const AnswerHead& head, const OutputDelta& delta);
   void close_item(std::string& out, const AnswerHead& head);
   void end_items(std::string_view finish_reason);
-  void keep(const AnswerHead& head, std::string body, std::function<void()> cancel = nullptr) const;
+  Status keep(const AnswerHead& head, std::string body, std::function<void()> cancel = nullptr) const;
+  std::string ended(const AnswerHead& head, const Ending& ending);
 
   std::string item_id(const AnswerHead& head, size_t index) const;
   void write_part(JsonWriter& json, const Item& item, std::string_view text) const;
@@ -81,6 +84,7 @@ class Writer final : public AnswerWriter {
   void write_response(JsonWriter& json, const AnswerHead& head, const Ending& ending) const;
 
   const ResponseOptions options_;
+  bool is_stored_;  // or will be, as far as is known
   std::vector<Item> items_;
   bool begun_ = false, is_open_ = false;  // the stream; its last item
   bool cut_off_ = false;                  // by max_output_tokens
@@ -165,6 +169,7 @@ void Writer::write_response(JsonWriter& json, const AnswerHead& head, const Endi
     for (size_t i = 0; i < items_.size(); ++i) write_item(json, head, i, false);
   json.end_array();
   for (const auto& [name, value] : options_.echoes) json.key(name).raw(value);
+  json.key("store").boolean(is_stored_);
   json.key("usage");
   if (const Usage* const usage = ending.usage) {
     json.begin_object().key("input_tokens").integer(usage->prompt_tokens);
@@ -288,8 +293,8 @@ void Writer::append_part(std::string& out, const AnswerHead& head, const StreamP
 }
 
 // The response as it ended, or as it stands while it can be cancelled.
-void Writer::keep(const AnswerHead& head, std::string body, std::function<void()> cancel) const {
-  if (!options_.store) return;
+Status Writer::keep(const AnswerHead& head, std::string body, std::function<void()> cancel) const {
+  if (!is_stored_) return Ok{};
   auto stored = std::make_shared<StoredResponse>();
   stored->id = head.id;
   stored->body = std::move(body);
@@ -300,30 +305,36 @@ void Writer::keep(const AnswerHead& head, std::string body, std::function<void()
     write_item(json, head, i, false);
     stored->output.push_back(std::make_shared<const std::string>(json.take()));
   }
-  options_.store->add(options_.key, std::move(stored));
+  return options_.store->add(options_.key, std::move(stored));
+}
+
+// The response, which says whether it could be stored.
+std::string Writer::ended(const AnswerHead& head, const Ending& ending) {
+  JsonWriter response;
+  write_response(response, head, ending);
+  if (keep(head, response.text()).ok()) return response.take();
+  is_stored_ = false;
+  return ended(head, ending);
 }
 
 void Writer::append_end(std::string& out, const AnswerHead& head, const Usage& usage) {
-  JsonWriter response;
-  write_response(response, head, {.status = cut_off_ ? "incomplete" : "completed", .usage = &usage});
+  const std::string response =
+      ended(head, {.status = cut_off_ ? "incomplete" : "completed", .usage = &usage});
   append_event(out, cut_off_ ? "response.incomplete" : "response.completed",
-               [&](JsonWriter& json) { json.key("response").raw(response.text()); });
-  keep(head, response.take());
+               [&](JsonWriter& json) { json.key("response").raw(response); });
 }
 
-std::string Writer::begun(const AnswerHead& head, const Usage&, const std::function<void()>& cancel) {
+Result<std::string> Writer::begun(const AnswerHead& head, bool is_running,
+                                  const std::function<void()>& cancel) {
   JsonWriter response;
-  write_response(response, head, {.status = "queued"});
-  keep(head, response.text(), cancel);
+  write_response(response, head, {.status = is_running ? "in_progress" : "queued"});
+  SPARROW_TRY(keep(head, response.text(), cancel));
   return response.take();
 }
 
 void Writer::end_early(const AnswerHead& head, const Usage& usage, const std::optional<ApiError>& error) {
-  JsonWriter response;
-  write_response(
-      response, head,
-      {.status = error ? "failed" : "cancelled", .usage = &usage, .error = error ? &*error : nullptr});
-  keep(head, response.take());
+  ended(head,
+        {.status = error ? "failed" : "cancelled", .usage = &usage, .error = error ? &*error : nullptr});
 }
 
 void Writer::append_failure(std::string& out, const AnswerHead& head, const ApiError& error) {
@@ -347,11 +358,9 @@ JsonPieces Writer::whole(const AnswerHead& head, std::span<const Choice> choices
     items_.back().text += delta.text;
   }
   end_items(choices[0].finish_reason);
-  JsonWriter response;
-  write_response(response, head, {.status = cut_off_ ? "incomplete" : "completed", .usage = &usage});
-  keep(head, response.text());
+  std::string response = ended(head, {.status = cut_off_ ? "incomplete" : "completed", .usage = &usage});
   JsonPieces out;
-  out.add([body = response.take()](JsonWriter& json) { json.raw(body); });
+  out.add([body = std::move(response)](JsonWriter& json) { json.raw(body); });
   return out;
 }
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <set>
 #include <thread>
 
 #include "base/strf.h"
@@ -26,9 +27,14 @@ std::string message_body(const std::string& more = R"(,"max_tokens":3)") {
 std::string message(const std::string& more = R"(,"max_tokens":3)", const std::string& fields = kAnthropic) {
   return json_post("/v1/messages", message_body(more), fields);
 }
-std::string response_request(const std::string& more = "") {
-  return json_post("/v1/responses",
-                   R"({"input":"the fox","ignore_eos":true,"max_output_tokens":3)" + more + "}");
+std::string response_request(const std::string& more = "", int max_tokens = 3) {
+  return json_post(
+      "/v1/responses",
+      strf(R"({{"input":"the fox","ignore_eos":true,"max_output_tokens":{}{}}})", max_tokens, more));
+}
+// Goes on in the background until it is cancelled.
+std::string long_run(const std::string& more = "") {
+  return response_request(R"(,"background":true)" + more, 1500);
 }
 
 // The error's type and status, of an answer in Anthropic's shape.
@@ -49,6 +55,15 @@ class ServiceApis : public ServiceTest {
   RawResponse get(const std::string& path) { return ask(get_request(path)); }
   RawResponse remove(const std::string& path) {
     return ask(strf("DELETE {} HTTP/1.1\r\nHost: localhost\r\n\r\n", path));
+  }
+  // When its status is none of these any more.
+  RawResponse get_once_not(const std::string& path, const std::set<std::string>& statuses) {
+    RawResponse now = get(path);
+    for (const auto deadline = std::chrono::steady_clock::now() + kPatience;
+         statuses.contains(member(now, "status")) && std::chrono::steady_clock::now() < deadline;
+         now = get(path))
+      std::this_thread::sleep_for(milliseconds(2));
+    return now;
   }
   RawResponse cancel(const std::string& id) {
     return ask(post_request("/v1/responses/" + id + "/cancel", ""));
@@ -210,10 +225,7 @@ TEST_F(ServiceApis, AnAnswerInTheBackgroundIsComeBackFor) {
   const RawResponse made = ask(response_request(R"(,"background":true)"));
   EXPECT_EQ(member(made, "status"), "queued") << made.body;
   const std::string path = "/v1/responses/" + member(made, "id");
-  RawResponse now = get(path);
-  for (const auto deadline = std::chrono::steady_clock::now() + kPatience;
-       member(now, "status") == "queued" && std::chrono::steady_clock::now() < deadline; now = get(path))
-    std::this_thread::sleep_for(milliseconds(2));
+  const RawResponse now = get_once_not(path, {"queued", "in_progress"});
   EXPECT_EQ(member(now, "status"), "incomplete") << now.body;
   EXPECT_THAT(now.body, HasSubstr(R"("output_tokens":3)"));
   EXPECT_TRUE(is_quiet_within(kPatience));
@@ -230,6 +242,73 @@ TEST_F(ServiceApis, AnAnswerInTheBackgroundMayBeCancelled) {
   EXPECT_EQ(remove("/v1/responses/" + second).status, 200);
   EXPECT_TRUE(is_quiet_within(kPatience));
   EXPECT_EQ(get("/v1/responses/" + second).status, 404);
+}
+
+TEST_F(ServiceApis, AnAnswerInTheBackgroundWaitsAndThenRuns) {
+  start({.cache_tokens = kBlocks * kBlockTokens,
+         .cpu = {.threads = test_threads(), .isa = test_isa()},
+         .max_model_tokens = 2048,
+         .max_step_tokens = 256,
+         .max_step_sequences = 1});
+  const auto running =
+      engine_->submit({.prompts = {{1, 2, 3}}, .max_tokens = 1500, .ignore_eos = true}).value();
+  ASSERT_TRUE(running->next());
+  const std::string id = member(ask(long_run()), "id"), path = "/v1/responses/" + id;
+  EXPECT_EQ(member(get(path), "status"), "queued");
+  running->cancel();
+  EXPECT_EQ(member(get_once_not(path, {"queued"}), "status"), "in_progress");
+  EXPECT_EQ(member(cancel(id), "status"), "cancelled");
+}
+
+TEST_F(ServiceApis, WhatIsTooLargeToStoreIsRefusedOrSaysSo) {
+  stored_responses_.max_bytes = 1024;
+  start();
+  const std::string text(1024, 'x');
+  const auto asked = [&](const std::string& more) {
+    return ask(json_post("/v1/responses",
+                         strf(R"({{"input":"{}","ignore_eos":true,"max_output_tokens":3{}}})", text, more)));
+  };
+  for (const char* name : {"background", "store"}) {
+    const RawResponse refused = asked(strf(R"(,"{}":true)", name));
+    EXPECT_EQ(refused.status, 400) << refused.body;
+    EXPECT_THAT(refused.body, HasSubstr(strf(R"("param":"{}")", name)));
+    EXPECT_THAT(refused.body, HasSubstr("--response-memory is 1024"));
+  }
+  EXPECT_EQ(engine_->stats().requests, 0) << "it is refused before it runs";
+  const RawResponse made = asked("");
+  EXPECT_THAT(made.body, HasSubstr(R"("store":false)"));
+  EXPECT_EQ(get("/v1/responses/" + member(made, "id")).status, 404);
+}
+
+// Its input could be stored, and the whole of it cannot.
+TEST_F(ServiceApis, AnAnswerThatCannotBeStoredSaysSo) {
+  stored_responses_.max_bytes = 1024;
+  start();
+  const RawResponse whole = ask(response_request(R"(,"store":true)"));
+  EXPECT_THAT(whole.body, HasSubstr(R"("store":false)"));
+  EXPECT_EQ(get("/v1/responses/" + member(whole, "id")).status, 404);
+  const std::string events = ask(response_request(R"(,"stream":true)")).body;
+  EXPECT_THAT(events.substr(events.find("event: response.incomplete")), HasSubstr(R"("store":false)"));
+  EXPECT_EQ(ask(response_request(R"(,"background":true)")).status, 400);
+  EXPECT_TRUE(is_quiet_within(kPatience));
+}
+
+TEST_F(ServiceApis, WhatRunsInTheBackgroundMakesNoRoom) {
+  stored_responses_.max_bytes = 8192;
+  start();
+  const std::string large = strf(R"(,"metadata":{{"a":"{}"}})", std::string(4096, 'x'));
+  const std::string id = member(ask(long_run(large)), "id"), path = "/v1/responses/" + id;
+  const RawResponse refused = ask(long_run(large));
+  EXPECT_EQ(refused.status, 429) << refused.body;
+  EXPECT_THAT(refused.body, HasSubstr("--response-memory"));
+  EXPECT_THAT(ask(response_request(large)).body, HasSubstr(R"("store":false)"));
+  for (int i = 0; i < 2; ++i) EXPECT_THAT(ask(response_request()).body, HasSubstr(R"("store":true)"));
+  EXPECT_EQ(get(path).status, 200);
+  EXPECT_EQ(member(cancel(id), "status"), "cancelled");
+  const RawResponse next = ask(long_run(large));
+  EXPECT_EQ(next.status, 200) << next.body;
+  EXPECT_EQ(get(path).status, 404) << "it has made room";
+  EXPECT_EQ(get("/v1/responses/" + member(next, "id")).status, 200);
 }
 
 // What still runs when the server ends is given up.
