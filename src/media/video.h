@@ -41,7 +41,7 @@ std::vector<double> patch_seconds(const Video& video);
 // "2.0", as prompts have it.
 std::string seconds_text(double seconds);
 
-// A list of image files as a video. They have one size; an error says which frame is at fault.
+// A list of image files as a video. They resize to one size; an error says which frame is at fault.
 Result<Video> video_of_files(std::span<const std::span<const std::byte>> files, const VideoRule& rule,
                              const DecodeLimits& limits);
 
