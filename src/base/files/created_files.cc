@@ -9,7 +9,7 @@ namespace sparrow {
 
 namespace fs = std::filesystem;
 
-std::atomic<const CreatedFiles::Created*> CreatedFiles::last_of_all_{nullptr};
+std::atomic<const CreatedFiles::Created*> CreatedFiles::last_of_all{nullptr};
 
 Result<CreatedFiles> CreatedFiles::create(const fs::path& dir, uint64_t bytes) {
   constexpr double kMiB = 1024.0 * 1024;
@@ -34,7 +34,7 @@ Result<CreatedFiles> CreatedFiles::create(const fs::path& dir, uint64_t bytes) {
 CreatedFiles::~CreatedFiles() {
   if (!last_) return;
   remove(last_.get());
-  last_of_all_ = nullptr;
+  last_of_all = nullptr;
 }
 
 fs::path CreatedFiles::add(std::string_view name) {
@@ -45,7 +45,7 @@ fs::path CreatedFiles::add(std::string_view name) {
 }
 
 void CreatedFiles::keep() {
-  last_of_all_ = nullptr;
+  last_of_all = nullptr;
   last_.reset();
 }
 
@@ -56,8 +56,8 @@ void CreatedFiles::remove(const Created* last) {
 }
 
 void CreatedFiles::push(std::string path) {
-  last_ = std::make_unique<Created>(std::move(path), std::move(last_));
-  last_of_all_ = last_.get();
+  last_.reset(new Created{std::move(path), std::move(last_)});
+  last_of_all = last_.get();
 }
 
 }  // namespace sparrow

@@ -29,7 +29,7 @@ class CreatedFiles {
   void keep();
 
   // For a signal handler that ends the program: removes what has not been kept, of the one that is at work.
-  static void remove_before_exit() { remove(last_of_all_); }
+  static void remove_before_exit() { remove(last_of_all); }
 
  private:
   // A file or a folder. They are removed from the last one back: folders are empty then.
@@ -42,7 +42,7 @@ class CreatedFiles {
   void push(std::string path);
   static void remove(const Created* last);
 
-  static std::atomic<const Created*> last_of_all_;  // a handler has no object to ask
+  static std::atomic<const Created*> last_of_all;  // a handler has no object to ask
   std::filesystem::path dir_;
   std::unique_ptr<Created> last_;
 };
