@@ -324,15 +324,6 @@ int unknown_argument(const CLI::App& app) {
 
 }  // namespace
 
-std::function<std::string(const std::string&)> number_in(double least, double most) {
-  return [=](const std::string& text) {
-    double value = 0;
-    const bool is_in =
-        CLI::detail::lexical_cast(text, value) && value >= least && value <= most;  // NaN is neither
-    return is_in ? "" : strf("Value {} not in range [{} - {}]", text, least, most);
-  };
-}
-
 std::variant<Command, int> parse_args(int argc, const char* const* argv) {
   CLI::App app("Sparrow serves MiniMax-M3 with its native block-sparse attention.", "sparrow");
   app.set_version_flag("--version", "sparrow " SPARROW_VERSION);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <thread>
 
 #include "base/strf.h"
 #include "media/prepare.h"
@@ -68,12 +69,11 @@ class PictureLoaderTest : public testing::Test {
   }
 
   // Waits for the end.
-  Result<std::vector<LoadedPicture>> load(std::vector<PictureSource> sources) {
+  Result<std::vector<LoadedPicture>> load(std::vector<PictureSource> sources, PictureStores stores = {}) {
     auto promise = std::make_shared<std::promise<Result<std::vector<LoadedPicture>>>>();
-    const auto load =
-        PictureLoader(*workers_, *fetcher_, limits_).load("key", std::move(sources), [promise](auto images) {
-          promise->set_value(std::move(images));
-        });
+    const auto load = PictureLoader(*workers_, *fetcher_, limits_, stores)
+                          .load("key", std::move(sources),
+                                [promise](auto images) { promise->set_value(std::move(images)); });
     if (!load.ok()) return load.error();
     return promise->get_future().get();
   }
@@ -127,6 +127,27 @@ TEST_F(PictureLoaderTest, RefusesAtOnceWhatItCan) {
   limits_.all_bytes = 100;
   EXPECT_THAT(refusal({{.from = kOnePixel}, {.from = kOnePixel, .field = "f"}}),
               HasSubstr("f: pictures of more than 100"));
+}
+
+// Pictures of one request that never have room together are no matter of waiting. One alone is always taken.
+TEST_F(PictureLoaderTest, WhatCanNeverFitIsNotToldToComeAgain) {
+  const auto error = [&](int64_t room, size_t count, int64_t taken = 0) {
+    ByteBudget memory(room);
+    const auto share = memory.take(taken);
+    Error error{};
+    if (const auto images = load(std::vector<PictureSource>(count, {.from = kOnePixel}), {.memory = &memory});
+        !images.ok())
+      error = images.error();
+    while (memory.used() > taken) std::this_thread::yield();  // who failed gives back a little later
+    return error;
+  };
+  EXPECT_EQ(error(100, 1).message, "");
+  const Error never = error(100, 2);
+  EXPECT_EQ(never.code, Errc::kInvalidArgument);
+  EXPECT_THAT(never.message, HasSubstr("--media-memory"));
+  EXPECT_EQ(error(200'000, 2).message, "");
+  EXPECT_EQ(error(200'000, 1, 150'000).code, Errc::kBusy);
+  EXPECT_EQ(error(200'000, 2, 150'000).code, Errc::kBusy);
 }
 
 // Who else sent it is nobody's business.

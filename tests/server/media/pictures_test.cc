@@ -378,20 +378,6 @@ TEST_F(PicturesTest, MemoryIsBoundedAndComesBack) {
   EXPECT_EQ(ask("/v1/chat/completions", body).status, 200);
 }
 
-class LittleMemory : public PicturesTest {
- protected:
-  LittleMemory() { memory_ = 1 << 16; }
-};
-
-// Two pictures that never have room together are no matter of waiting; one alone is always taken.
-TEST_F(LittleMemory, WhatCanNeverFitIsNotToldToComeAgain) {
-  const std::string photo = vision_model().image_of("photo");
-  EXPECT_EQ(chat(photo).status, 200);
-  const RawResponse response = chat(photo + "," + photo);
-  EXPECT_EQ(response.status, 400) << response.body;
-  EXPECT_THAT(response.body, HasSubstr("--media-memory"));
-}
-
 // A client that goes away while its picture is fetched or decoded leaves nothing behind.
 TEST_F(PicturesTest, WhoIsGoneWaitsForNothing) {
   for (int i = 0; i < 4; ++i) {
