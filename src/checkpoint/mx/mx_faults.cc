@@ -44,7 +44,7 @@ bool all_finite(MatrixFormat format, std::span<const std::byte> values) {
     found |= (eight & ~signs) + lowest;
   }
   eight = 0;
-  std::memcpy(&eight, values.data() + i, values.size() - i);
+  if (i < values.size()) std::memcpy(&eight, &values[i], values.size() - i);
   found |= (eight & ~signs) + lowest;
   return (found & signs) == 0;
 }
