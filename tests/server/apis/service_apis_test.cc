@@ -52,6 +52,17 @@ std::string member(const RawResponse& response, std::string_view name) {
 
 class ServiceApis : public ServiceTest {
  protected:
+  // A server that takes one sequence at a time, and has one that runs until somebody reads on.
+  auto start_busy() {
+    start({.cache_tokens = kBlocks * kBlockTokens,
+           .cpu = {.threads = test_threads(), .isa = test_isa()},
+           .max_model_tokens = 2048,
+           .max_step_tokens = 256,
+           .max_step_sequences = 1});
+    auto running = engine_->submit({.prompts = {{1, 2, 3}}, .max_tokens = 1500, .ignore_eos = true}).value();
+    EXPECT_TRUE(running->next());
+    return running;
+  }
   RawResponse get(const std::string& path) { return ask(get_request(path)); }
   RawResponse remove(const std::string& path) {
     return ask(strf("DELETE {} HTTP/1.1\r\nHost: localhost\r\n\r\n", path));
@@ -138,14 +149,7 @@ TEST_F(ServiceApis, AFullServerIsOverloaded) {
 
 TEST_F(ServiceApis, WhileNothingComesThereArePings) {
   keep_alive_ = milliseconds(5);
-  start({.cache_tokens = kBlocks * kBlockTokens,
-         .cpu = {.threads = test_threads(), .isa = test_isa()},
-         .max_model_tokens = 2048,
-         .max_step_tokens = 256,
-         .max_step_sequences = 1});
-  const auto running =
-      engine_->submit({.prompts = {{1, 2, 3}}, .max_tokens = 1500, .ignore_eos = true}).value();
-  ASSERT_TRUE(running->next());
+  const auto running = start_busy();
   RawClient client(server_->port());
   client.send(message(R"(,"max_tokens":1,"stream":true)"));
   const std::string begun = client.read_bytes(900);
@@ -245,14 +249,7 @@ TEST_F(ServiceApis, AnAnswerInTheBackgroundMayBeCancelled) {
 }
 
 TEST_F(ServiceApis, AnAnswerInTheBackgroundWaitsAndThenRuns) {
-  start({.cache_tokens = kBlocks * kBlockTokens,
-         .cpu = {.threads = test_threads(), .isa = test_isa()},
-         .max_model_tokens = 2048,
-         .max_step_tokens = 256,
-         .max_step_sequences = 1});
-  const auto running =
-      engine_->submit({.prompts = {{1, 2, 3}}, .max_tokens = 1500, .ignore_eos = true}).value();
-  ASSERT_TRUE(running->next());
+  const auto running = start_busy();
   const std::string id = member(ask(long_run()), "id"), path = "/v1/responses/" + id;
   EXPECT_EQ(member(get(path), "status"), "queued");
   running->cancel();
