@@ -151,18 +151,17 @@ class Bits {
     taken_[byte] |= bits;
     return true;
   }
-  // The bits of a word that a code has, and with the first of a group its scale.
+  // As many bits of its word as a code has, and with the first of a group its scale.
   bool take_code(const DevicePart& part, int64_t row, int64_t column) {
     using namespace ops::cuda;
     const MatrixFormat format = part.tensor.device.format;
     const int64_t cell = row / kCellRows * (part.matrix_columns / kCellColumns) + column / kCellColumns;
     const size_t at = part.offset + static_cast<size_t>(cell * cell_bytes(format));
     const int r = static_cast<int>(row % kCellRows), c = static_cast<int>(column % kCellColumns);
-    const uint32_t bits = cell_bits(format, c, format == MatrixFormat::kMxfp8 ? 0xff : 0xf);
-    bool free = true;
-    for (int i = 0; i < 4; ++i)
-      free &=
-          take(at + static_cast<size_t>(cell_word_at(format, r, c) + i), static_cast<uint8_t>(bits >> 8 * i));
+    const size_t word = at + static_cast<size_t>(cell_word_at(format, r, c));
+    const auto of_word = static_cast<size_t>(c / 8 * 2 + c % 2);  // codes of a word: pairs, 8 columns apart
+    bool free = format == MatrixFormat::kMxfp8 ? take(word + of_word % 4)
+                                               : take(word + of_word % 8 / 2, of_word % 2 ? 0xf0 : 0x0f);
     if (c % kScaleGroup == 0) free &= take(at + static_cast<size_t>(cell_scale_at(format, r, c / 32)));
     return free;
   }

@@ -76,7 +76,7 @@ TEST(Fold, RegistersHoldTheColumnsThatTokensHaveInTheirPlace) {
       uint32_t words[2] = {}, registers[2] = {};
       for (int c = 0; c < 32; ++c)
         if (cell_word_at(MatrixFormat::kMxfp8, row, c) / 16 % 32 == row % 8 * 4 + q)
-          words[c / 16] |= cell_bits(MatrixFormat::kMxfp8, c, codes[static_cast<size_t>(c)]);
+          words[c / 16] ^= cell_bits(MatrixFormat::kMxfp8, c, codes[static_cast<size_t>(c)]);
       e4m3_quads(words[0], words[1], registers[0], registers[1]);
       for (int b = 0; b < 4; ++b) {
         EXPECT_EQ(registers[0] >> (8 * b) & 0xff, places[static_cast<size_t>(4 * q + b)]) << q << ", " << b;

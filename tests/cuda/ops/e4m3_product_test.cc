@@ -52,7 +52,7 @@ struct Folded {
         const int row = r % kCellRows, column = c % kCellColumns;
         const uint32_t bits = cell_bits(kMxfp8, column, code);
         for (int i = 0; i < 4; ++i)
-          cell[cell_word_at(kMxfp8, row, column) + i] |= static_cast<uint8_t>(bits >> (8 * i));
+          cell[cell_word_at(kMxfp8, row, column) + i] ^= static_cast<uint8_t>(bits >> (8 * i));
         cell[cell_scale_at(kMxfp8, row, column / 32)] = cell_scale(kMxfp8, scale);
       }
     }

@@ -49,7 +49,7 @@ inline MxMatrix random_mx_matrix(MatrixFormat format, int64_t rows, int64_t colu
       if (is_mxfp8) code = (code & 0x80) | ((code & 0x7F) % 0x60);  // numbers up to 16 or so
       const uint32_t bits = cell_bits(format, column, code);
       const int at = cell_word_at(format, row, column);
-      for (int i = 0; i < 4; ++i) bytes[at + i] |= static_cast<uint8_t>(bits >> (8 * i));
+      for (int i = 0; i < 4; ++i) bytes[at + i] ^= static_cast<uint8_t>(bits >> (8 * i));
       const int power = int{stored} - cell_scale(format, 0) - 127;
       const float value = is_mxfp8 ? e4m3_to_float(static_cast<uint8_t>(code)) : e2m1_value(code);
       m.expanded[static_cast<size_t>(r * columns + c)] = to_bf16(std::ldexp(value, power));

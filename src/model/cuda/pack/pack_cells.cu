@@ -50,7 +50,7 @@ __device__ void write_group(const PackTarget& t, int64_t row, int64_t col, const
   for (int first = 0; first < kScaleGroup; first += kColumns) {
     uint32_t words[4] = {};
 #pragma unroll
-    for (int c = first; c < first + kColumns; ++c) words[c % 8 / 2] |= cell_bits(kFormat, c, group.code(c));
+    for (int c = first; c < first + kColumns; ++c) words[c % 8 / 2] ^= cell_bits(kFormat, c, group.code(c));
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
       const int at = cell_word_at(kFormat, cell_row, cell_col + first + 2 * q);

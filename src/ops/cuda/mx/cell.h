@@ -7,10 +7,10 @@
 // Codes lie in the order in which the lanes of a warp multiply with them (A fragments of m16n8k16, or of a
 // warpgroup's product): lane l = 4 g + q owns bytes 16 l to 16 l + 15 of each 512, in words of 4 bytes, and a
 // word holds codes of one row, g or g + 8, in columns 2 q, 2 q + 1, 2 q + 8, 2 q + 9 of a 16. Even columns
-// have the low 16 bits of a word, odd ones the high 16 bits. There the bits of a code are spread so that
-// masks and shifts bring them where a bf16 has its sign, the low bits of its exponent and the high bits of
+// have the low 16 bits of a word, odd ones the high 16 bits. There the bits of codes are spread so that
+// shifts and one mask bring them where a bf16 has its sign, the low bits of its exponent and the high bits of
 // its mantissa: that bf16 is the code's number times 2^-120 (e4m3) or 2^-126 (e2m1), and the scale byte is
-// the exponent of the bf16 that it must be multiplied with.
+// the exponent of what it must be multiplied with.
 #pragma once
 
 #include <cstdint>
@@ -54,27 +54,40 @@ constexpr int cell_word_at(MatrixFormat format, int row, int column) {
   return lane * 16 + (column / 32 * 2 + row / 8) * 4;
 }
 
-// A code's bits, spread, where they stand in that word.
+// Two numbers of a word as bf16, columns 2 q and 2 q + 1 in the low and the high half: of part 0 in those
+// from 0 on, of part 1 from 8 on and so forth (MXFP8 has two parts, MXFP4 four). An operation or two, a mask:
+// words << 4 ^ words >> 4 is one part's, because nothing else brings all of its bits to their place.
+constexpr uint32_t cell_pair(MatrixFormat format, int part, uint32_t word) {
+  const uint32_t crossed = word << 4 ^ word >> 4;
+  if (format == MatrixFormat::kMxfp8) return (part == 0 ? word : crossed) & 0x87F087F0u;
+  const uint32_t turned = word << 10 | word >> 22;
+  return (part == 0 ? word : part == 1 ? word << 6 : part == 2 ? turned : crossed) & 0x81C081C0u;
+}
+
+// What must stand in a word so that the crossed part is `number`. Bits 31, 23, 15 and 7 of it come from two
+// places of which the higher one is the next bit's, too.
+constexpr uint32_t cell_crossed_bits(uint32_t number, uint32_t up, uint32_t down) {
+  uint32_t chain = number >> 4 & 0x08080808u;
+  chain ^= chain >> 8, chain ^= chain >> 16;
+  return (number << 4 & up) | (number >> 4 & down) | chain;
+}
+
+// What a code adds to its word, by exclusive or. Parts that are not crossed also make up for what they do to
+// the crossed one.
 constexpr uint32_t cell_bits(MatrixFormat format, int column, uint32_t code) {
   const int half = column % 2 * 16;
   if (format == MatrixFormat::kMxfp8) {
-    const uint32_t sign = code >> 7, high = code >> 4 & 7, low = code & 15;
-    const bool first = column % 16 < 8;
-    return (first ? sign << 15 | high << 8 | low << 4 : sign << 11 | high << 12 | low) << half;
+    constexpr uint32_t kUp = 0x70007000u, kDown = 0x00070007u;
+    const uint32_t number = ((code >> 7) << 15 | (code & 0x7f) << 4) << half;
+    if (column % 16 >= 8) return cell_crossed_bits(number, kUp, kDown);
+    return number ^ (number << 8 & kUp) ^ (number >> 8 & kDown);
   }
-  // The first three are where a bf16 has them, turned by 0, 6 and 10 bits of the whole word: bits of the
-  // third come into the other half. What is left for the fourth takes two shifts.
-  const uint32_t sign = code >> 3 & 1, magnitude = code & 7;
-  switch (column % 32 / 8) {
-    case 0:
-      return (sign << 15 | magnitude << 6) << half;
-    case 1:
-      return (sign << 9 | magnitude) << half;
-    case 2:
-      return sign << 5 << half | magnitude << 12 << (16 - half);
-    default:
-      return (sign << 11 | (magnitude & 1) << 10 | magnitude >> 1 << 3) << half;
-  }
+  constexpr uint32_t kUp = 0x04000400u, kDown = 0x00100010u;
+  const uint32_t number = (code >> 3 << 15 | (code & 7) << 6) << half;
+  if (column % 32 >= 24) return cell_crossed_bits(number, kUp, kDown);
+  const int part = column % 32 / 8;
+  const uint32_t bits = part == 0 ? number : part == 1 ? number >> 6 : number >> 10 | number << 22;
+  return bits ^ (bits << 8 & kUp) ^ (bits >> 8 & kDown);
 }
 
 }  // namespace sparrow::ops::cuda

@@ -22,23 +22,6 @@ __device__ __forceinline__ uint32_t scale_pair(uint32_t word) {
   return __byte_perm(word, 0, 0x4040 | kByte | kByte << 8) << 7;
 }
 
-// A word of a row: columns 2 q + {0, 1} and 2 q + {8, 9} of 16, as numbers times 2^-120.
-__device__ __forceinline__ void unscaled_e4m3(uint32_t word, uint32_t& first, uint32_t& second) {
-  first = word & 0x87F087F0u;
-  second = (word << 4 & 0x80F080F0u) | (word >> 4 & 0x07000700u);
-}
-// The same of columns 0 to 15 (kHalf 0) or 16 to 31 of 32, times 2^-126.
-template <int kHalf>
-__device__ __forceinline__ void unscaled_e2m1(uint32_t word, uint32_t& first, uint32_t& second) {
-  if constexpr (kHalf == 0) {
-    first = word & 0x81C081C0u;
-    second = word << 6 & 0x81C081C0u;
-  } else {
-    first = __funnelshift_l(word, word, 10) & 0x81C081C0u;
-    second = (word << 4 & 0x81808180u) | (word >> 4 & 0x00400040u);
-  }
-}
-
 // Where a lane finds its part of a cell in shared memory, 16-byte aligned.
 template <MatrixFormat kFormat>
 struct CellAddress {
@@ -75,14 +58,12 @@ struct LaneCell {
   // Columns 16 kStep to 16 kStep + 15 of row g + 8 kHigh: two registers of an operand of 16 columns.
   template <int kStep, int kHigh>
   __device__ __forceinline__ void unscaled_row(uint32_t& first, uint32_t& second) const {
-    constexpr int kGroup = kStep / 2;
-    if constexpr (kIsMxfp8) {
-      const uint4& c = codes[kGroup];
-      unscaled_e4m3(kStep % 2 ? (kHigh ? c.w : c.z) : (kHigh ? c.y : c.x), first, second);
-    } else {
-      const uint4& c = codes[0];
-      unscaled_e2m1<kStep % 2>(kGroup ? (kHigh ? c.w : c.z) : (kHigh ? c.y : c.x), first, second);
-    }
+    // A word has 16 columns of MXFP8, 32 of MXFP4.
+    constexpr bool kLater = (kIsMxfp8 ? kStep : kStep / 2) % 2 != 0;
+    constexpr int kPart = kIsMxfp8 ? 0 : kStep % 2 * 2;
+    const uint4& c = codes[kIsMxfp8 ? kStep / 2 : 0];
+    const uint32_t word = kLater ? (kHigh ? c.w : c.z) : (kHigh ? c.y : c.x);
+    first = cell_pair(kFormat, kPart, word), second = cell_pair(kFormat, kPart + 1, word);
   }
   template <int kStep, int kHigh>
   __device__ __forceinline__ void decode_row(uint32_t& first, uint32_t& second) const {

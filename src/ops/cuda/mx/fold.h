@@ -13,6 +13,8 @@
 #include <bit>
 #include <cstdint>
 
+#include "ops/cuda/mx/cell.h"
+
 namespace sparrow::ops::cuda {
 
 // Rows of activations as e4m3: each has one scale, its largest number / 448, and columns lie in the order of
@@ -63,13 +65,14 @@ constexpr int e4m3_place(int column) {
 }
 
 // From the words of a row's columns 0 to 15 and 16 to 31 to the registers of places 4 q to 4 q + 3 and of 16
-// more: four shifts and eight three-way operations for eight codes.
+// more.
 constexpr void e4m3_quads(uint32_t low, uint32_t high, uint32_t& first, uint32_t& second) {
-  const auto pick = [](uint32_t a, uint32_t b, uint32_t of_a) { return (a & of_a) | (b & ~of_a); };
-  const uint32_t low_up4 = low << 4, low_up8 = low << 8, high_down4 = high >> 4, high_down8 = high >> 8;
-  first = pick(pick(low, low_up4, 0x80808080u), pick(high_down8, high_down4, 0x80808080u), 0xFF00FF00u);
-  second = pick(pick(low_up4, pick(low, low_up8, 0x70707070u), 0x80808080u),
-                pick(high_down4, pick(high_down8, high, 0x70707070u), 0x80808080u), 0xFF00FF00u);
+  const auto bytes = [&](int part) {
+    const uint32_t a = cell_pair(MatrixFormat::kMxfp8, part, low);
+    const uint32_t b = cell_pair(MatrixFormat::kMxfp8, part, high);
+    return (a & 0x80008000u) | (a << 4 & 0x7F007F00u) | (b >> 8 & 0x00800080u) | (b >> 4 & 0x007F007Fu);
+  };
+  first = bytes(0), second = bytes(1);
 }
 
 }  // namespace sparrow::ops::cuda

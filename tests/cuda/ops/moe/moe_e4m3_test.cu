@@ -76,7 +76,7 @@ struct FoldedLayer : Layer {
         const auto code = uint8_t(rng() % 0x80 % 0x7f | (rng() % 2 << 7));
         const int row = int(r % kCellRows), column = c % kCellColumns;
         const uint32_t bits = cell_bits(kMxfp8, column, code);
-        for (int i = 0; i < 4; ++i) cell[cell_word_at(kMxfp8, row, column) + i] |= uint8_t(bits >> (8 * i));
+        for (int i = 0; i < 4; ++i) cell[cell_word_at(kMxfp8, row, column) + i] ^= uint8_t(bits >> (8 * i));
         cell[cell_scale_at(kMxfp8, row, column / 32)] = cell_scale(kMxfp8, uint8_t(127 + power));
         values[r * columns + c] = __float2bfloat16(std::ldexp(e4m3_to_float(code), power));
       }
