@@ -18,8 +18,7 @@ namespace {
 HiddenLayout hidden_layout(const MoeShape& shape, const MoeArgs& args) {
   if (!is_mx(args.down.format)) return {shape.inter, shape.inter};
   const int columns = down_depth(shape.inter, kHiddenPieceColumns), stride = columns + kHiddenPieceGap;
-  return {columns, stride, int64_t{args.rows} * (shape.top_k + 1) * stride,
-          cell_tokens_unit(args.down.format)};
+  return {columns, stride, int64_t{args.rows} * (shape.top_k + 1) * stride, kCellTokensUnit};
 }
 
 StreamParams gate_up_params(const MoeShape& shape, const MoeArgs& args) {

@@ -30,6 +30,7 @@ struct CellStreamTraits {
   static constexpr bool kRouted = kJob == StreamJob::kRoutedGateUp;
   static constexpr bool kSwiglu = kRouted || kJob == StreamJob::kGateUp;
   static constexpr int kTokens = kTokens_, kTokenTiles = kTokens / 8;
+  static constexpr bool kScaled = kTokenTiles >= 4;  // before the product
   static constexpr int kTilesPerWarp = kTilesPerWarp_, kWarpsM = kWarpsM_, kWarpsK = kWarpsK_;
   static constexpr int kRowTiles = kTilesPerWarp * kWarpsM, kRows = 16 * kRowTiles;
   static constexpr int kConsumers = kWarpsM * kWarpsK, kThreads = (kConsumers + 2) * 32, kCtasPerSm = kCtas_;
@@ -152,6 +153,7 @@ struct CellStreamConsumer {
   uint32_t base;  // of the ring
   PieceRingReader<typename T::Ring> ring;
   using Sums = float[T::kTilesPerWarp][T::kTokenTiles][4];
+  using Operand = std::conditional_t<T::kScaled, ScaledCellOperand<T::kFormat>, CellOperand<T::kFormat>>;
 
   // Tokens 8 n to 8 n + 7 of a cell's columns: two operands for each 16 of them.
   __device__ __forceinline__ void load_tokens(uint32_t (&b)[8], uint32_t x, int cell, int n, int tokens) {
@@ -171,19 +173,17 @@ struct CellStreamConsumer {
 #pragma unroll
       for (int i = 0; i < 4; ++i) b[h * 4 + i] = half[i];
     }
-    prepare_tokens<T::kFormat>(b);
+    if constexpr (!T::kScaled) prepare_tokens(b);
   }
 
   template <int kTokenTiles>
   __device__ __forceinline__ void multiply(Sums& acc, uint32_t tile, int cell, int tokens) {
     const int first_tile = threadIdx.x / 32 / T::kWarpsK * T::kTilesPerWarp;
-    CellOperand<T::kFormat> w[T::kTilesPerWarp];
+    Operand w[T::kTilesPerWarp];
 #pragma unroll
     for (int m = 0; m < T::kTilesPerWarp; ++m)
       w[m].load(tile + (first_tile + m) * T::kRunBytes + cell * T::kCellBytes);
-    // Token tiles whose products come between each other; MXFP4's take more registers.
-    constexpr int kAtOnce =
-        kTokenTiles < 2 || (T::kFormat == MatrixFormat::kMxfp4 && kTokenTiles > 4) ? 1 : 2;
+    constexpr int kAtOnce = kTokenTiles < 2 ? 1 : 2;  // token tiles whose products come between each other
     uint32_t a[T::kTilesPerWarp][4][4];
 #pragma unroll
     for (int m = 0; m < T::kTilesPerWarp; ++m) w[m].operand(a[m]);
@@ -202,8 +202,7 @@ struct CellStreamConsumer {
   }
 
   template <int kAtOnce>
-  __device__ __forceinline__ void add_products(Sums& acc,
-                                               const CellOperand<T::kFormat> (&w)[T::kTilesPerWarp],
+  __device__ __forceinline__ void add_products(Sums& acc, const Operand (&w)[T::kTilesPerWarp],
                                                const uint32_t (&a)[T::kTilesPerWarp][4][4],
                                                const uint32_t (&b)[kAtOnce][8], int first) {
     const auto each = [](const auto& body) {
@@ -212,7 +211,13 @@ struct CellStreamConsumer {
 #pragma unroll
         for (int m = 0; m < T::kTilesPerWarp; ++m) body(n, m);
     };
-    if constexpr (T::kFormat == MatrixFormat::kMxfp4) {
+    if constexpr (T::kScaled) {
+#pragma unroll
+      for (int step = 0; step < 4; ++step)
+        each([&](int n, int m) {
+          hopper::mma_16x8x16(acc[m][first + n], a[m][step], b[n][step * 2], b[n][step * 2 + 1]);
+        });
+    } else {
 #pragma unroll
       for (int group = 0; group < 2; ++group) {
         float part[kAtOnce][T::kTilesPerWarp][4];
@@ -225,12 +230,6 @@ struct CellStreamConsumer {
         });
         each([&](int n, int m) { w[m].add(acc[m][first + n], part[n][m], group); });
       }
-    } else {
-#pragma unroll
-      for (int step = 0; step < 4; ++step)
-        each([&](int n, int m) {
-          hopper::mma_16x8x16(acc[m][first + n], a[m][step], b[n][step * 2], b[n][step * 2 + 1]);
-        });
     }
   }
 
@@ -256,7 +255,7 @@ struct CellStreamConsumer {
 #pragma unroll
         for (int i = 0; i < 4; ++i)
           smem.sums[slice][n * 8 + lane % 4 * 2 + i % 2][first_row + m * 16 + i / 2 * 8] =
-              acc[m][n][i] * kCellSumsUnit<T::kFormat>;
+              acc[m][n][i] * (T::kScaled ? 1 : kCellSumsUnit);
   }
 
   // One unit's columns, added up in smem.sums: by warps, or, in a cluster, in its first slice.

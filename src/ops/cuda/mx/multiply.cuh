@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Cells times rows of activations, by one warp on mma.sync.
 //
-// Few rows of MXFP4 are bound by decoding, so its operands are not scaled before the product: the codes' own
-// numbers are multiplied, and a group's sums of 32 columns get the scale. That is exact as well, for less
-// than half of the multiplications. The numbers in a cell are 2^-126 too small, which is where f32 ends: so
-// activations are 2^64 larger, and sums that much in the end. (An activation of 2^64 would be infinite.)
-// Whoever makes activations for a product with cells may store them so.
+// Few rows are bound by decoding, or by the power that it takes. So operands are not scaled before the
+// product: the codes' own numbers are multiplied, and a group's sums of 32 columns get the scale. That is
+// exact as well, for less than half of the multiplications. The numbers in a cell are 2^-120 or 2^-126 too
+// small, which is where f32 ends: so activations are 2^64 larger, and sums that much in the end. (An
+// activation of 2^64 would be infinite.) Whoever makes activations for a product with cells may store them
+// so. Of rows so many that a cell meets four tiles of them or more, there are more sums than codes, and the
+// operands are scaled.
 #pragma once
 
 #include "ops/cuda/mx/decode.cuh"
@@ -14,25 +16,19 @@
 namespace sparrow::ops::cuda {
 
 // What activations are to be multiplied with before their products with cells, and sums after them.
-constexpr float cell_tokens_unit(MatrixFormat format) {
-  return format == MatrixFormat::kMxfp4 ? 0x1p64f : 1.0f;
-}
-template <MatrixFormat kFormat>
-inline constexpr float kCellSumsUnit = 1 / cell_tokens_unit(kFormat);
+inline constexpr float kCellTokensUnit = 0x1p64f, kCellSumsUnit = 1 / kCellTokensUnit;
 
 // A lane's activations, 64 columns of one of eight rows, from what they are to what cells are multiplied
 // with.
-template <MatrixFormat kFormat>
 __device__ __forceinline__ void prepare_tokens(uint32_t (&b)[8]) {
-  if constexpr (kFormat == MatrixFormat::kMxfp4)
 #pragma unroll
-    for (uint32_t& pair : b) pair = multiply_bf16x2(pair, 0x5F805F80u);  // 2^64
+  for (uint32_t& pair : b) pair = multiply_bf16x2(pair, 0x5F805F80u);  // 2^64
 }
 
 // The B operands of a cell's four products, by ldmatrix: inputs have their natural order. Rows that lie 16
 // bytes more than a multiple of 128 apart meet on no bank.
-// kPrepared: they have been stored times cell_tokens_unit().
-template <MatrixFormat kFormat, bool kPrepared = false>
+// kPrepared: they have been stored times kCellTokensUnit.
+template <bool kPrepared = false>
 struct CellTokens {
   uint32_t b[8];
 
@@ -42,16 +38,15 @@ struct CellTokens {
   __device__ __forceinline__ void load(uint32_t address) {
     hopper::ldmatrix_x4(*reinterpret_cast<uint32_t(*)[4]>(b), address);
     hopper::ldmatrix_x4(*reinterpret_cast<uint32_t(*)[4]>(b + 4), address + 64);
-    if constexpr (!kPrepared) prepare_tokens<kFormat>(b);
+    if constexpr (!kPrepared) prepare_tokens(b);
   }
 };
 
-// A cell as the A operand.
+// A cell as the A operand, scaled.
 template <MatrixFormat kFormat>
-struct CellOperand {
+struct ScaledCellOperand {
   LaneCell<kFormat> cell;
 
-  __device__ __forceinline__ void load(const CellAddress<kFormat>& at, int offset) { cell.load(at, offset); }
   __device__ __forceinline__ void load(uint32_t at) { cell.load(at); }
   // Of its four products.
   __device__ __forceinline__ void operand(uint32_t (&a)[4][4]) const {
@@ -59,12 +54,14 @@ struct CellOperand {
     cell.template decode<2>(a[2]), cell.template decode<3>(a[3]);
   }
 };
-template <>
-struct CellOperand<MatrixFormat::kMxfp4> {
-  LaneCell<MatrixFormat::kMxfp4> cell;  // no scales
-  float scales[2][2];                   // [group][row g, g + 8]
 
-  __device__ __forceinline__ void load(const CellAddress<MatrixFormat::kMxfp4>& at, int offset) {
+// Not yet scaled.
+template <MatrixFormat kFormat>
+struct CellOperand {
+  LaneCell<kFormat> cell;  // no scales
+  float scales[2][2];      // [group][row g, g + 8]
+
+  __device__ __forceinline__ void load(const CellAddress<kFormat>& at, int offset) {
     cell.load_codes(at, offset);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -74,8 +71,9 @@ struct CellOperand<MatrixFormat::kMxfp4> {
     }
   }
   __device__ __forceinline__ void load(uint32_t at) {
-    load(CellAddress<MatrixFormat::kMxfp4>(at), 0);
+    load(CellAddress<kFormat>(at), 0);
   }
+  // Of its four products.
   __device__ __forceinline__ void operand(uint32_t (&a)[4][4]) const {
     cell.template unscaled<0>(a[0]), cell.template unscaled<1>(a[1]);
     cell.template unscaled<2>(a[2]), cell.template unscaled<3>(a[3]);
@@ -96,29 +94,21 @@ __device__ __forceinline__ void multiply_cells(float (&sums)[kRuns][kChains][4],
   uint32_t a[kRuns][4][4];
 #pragma unroll
   for (int r = 0; r < kRuns; ++r) w[r].operand(a[r]);
-  if constexpr (kFormat == MatrixFormat::kMxfp4) {
-    float part[2][kRuns][4];
+  float part[2][kRuns][4];
 #pragma unroll
-    for (int step = 0; step < 4; step += 2)
+  for (int step = 0; step < 4; step += 2)
 #pragma unroll
-      for (int r = 0; r < kRuns; ++r)
-        hopper::mma_16x8x16_first(part[step / 2][r], a[r][step], b[step * 2], b[step * 2 + 1]);
+    for (int r = 0; r < kRuns; ++r)
+      hopper::mma_16x8x16_first(part[step / 2][r], a[r][step], b[step * 2], b[step * 2 + 1]);
 #pragma unroll
-    for (int step = 1; step < 4; step += 2)
+  for (int step = 1; step < 4; step += 2)
 #pragma unroll
-      for (int r = 0; r < kRuns; ++r)
-        hopper::mma_16x8x16(part[step / 2][r], a[r][step], b[step * 2], b[step * 2 + 1]);
+    for (int r = 0; r < kRuns; ++r)
+      hopper::mma_16x8x16(part[step / 2][r], a[r][step], b[step * 2], b[step * 2 + 1]);
 #pragma unroll
-    for (int group = 0; group < 2; ++group)
+  for (int group = 0; group < 2; ++group)
 #pragma unroll
-      for (int r = 0; r < kRuns; ++r) w[r].add(sums[r][group % kChains], part[group][r], group);
-  } else {
-#pragma unroll
-    for (int step = 0; step < 4; ++step)
-#pragma unroll
-      for (int r = 0; r < kRuns; ++r)
-        hopper::mma_16x8x16(sums[r][step % kChains], a[r][step], b[step * 2], b[step * 2 + 1]);
-  }
+    for (int r = 0; r < kRuns; ++r) w[r].add(sums[r][group % kChains], part[group][r], group);
 }
 
 }  // namespace sparrow::ops::cuda

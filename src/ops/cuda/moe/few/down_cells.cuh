@@ -61,7 +61,7 @@ enum DownCellsBarrier { kDownCellsConsumers = 1 };
 template <MatrixFormat kFormat>
 struct DownCellsWork {
   static constexpr int kCellBytes = cell_bytes(kFormat);
-  using Tokens = CellTokens<kFormat, true>;
+  using Tokens = CellTokens<true>;
   const DownCellsParams& p;
   DownCells::Smem& smem;
   int runs;    // of this CTA: the last one may have fewer
@@ -178,7 +178,7 @@ struct DownCellsWork {
       if (i >= smem.route.num_routed && i < pairs) continue;
       const int pair = smem.route.pair_at[i];
       smem.row[i] = static_cast<int16_t>(row_of_pair(pair, pairs, p.top_k));
-      smem.factor[i] = (pair < pairs ? p.weights[pair] * p.scaling : 1.0f) * kCellSumsUnit<kFormat>;
+      smem.factor[i] = (pair < pairs ? p.weights[pair] * p.scaling : 1.0f) * kCellSumsUnit;
     }
     hopper::named_barrier_sync(kDownCellsConsumers, DownCells::kConsumers * 32);
   }

@@ -24,7 +24,7 @@ namespace sparrow::ops::cuda {
 template <MatrixFormat kFormat, bool kPrepared, int kChains>
 __device__ __forceinline__ void multiply_run(float (&sums)[1][kChains][4], uint32_t cell, uint32_t x,
                                              int count, int stride) {
-  using Tokens = CellTokens<kFormat, kPrepared>;
+  using Tokens = CellTokens<kPrepared>;
   CellAddress<kFormat> at(cell);
   x = Tokens::address(x);
 #pragma unroll 1
@@ -60,12 +60,11 @@ struct CellsConsumer {
     const int token = threadIdx.x / 2, channel = threadIdx.x % 2 * 4;
     if (token >= u.share.count) return;
     const float4 gate = unit_sums(token, channel), up = unit_sums(token, channel + 8);
-    constexpr float kUnit = cell_tokens_unit(T::kFormat);
     const __nv_bfloat162 packed[2] = {
-        __floats2bfloat162_rn(kUnit * swiglu(gate.x, up.x, p.alpha, p.limit, p.beta),
-                              kUnit * swiglu(gate.y, up.y, p.alpha, p.limit, p.beta)),
-        __floats2bfloat162_rn(kUnit * swiglu(gate.z, up.z, p.alpha, p.limit, p.beta),
-                              kUnit * swiglu(gate.w, up.w, p.alpha, p.limit, p.beta))};
+        __floats2bfloat162_rn(kCellTokensUnit * swiglu(gate.x, up.x, p.alpha, p.limit, p.beta),
+                              kCellTokensUnit * swiglu(gate.y, up.y, p.alpha, p.limit, p.beta)),
+        __floats2bfloat162_rn(kCellTokensUnit * swiglu(gate.z, up.z, p.alpha, p.limit, p.beta),
+                              kCellTokensUnit * swiglu(gate.w, up.w, p.alpha, p.limit, p.beta))};
     *reinterpret_cast<uint2*>(p.h + int64_t{u.share.first + token} * p.inter + u.run * 8 + channel) =
         *reinterpret_cast<const uint2*>(packed);
   }
@@ -93,8 +92,7 @@ struct CellsConsumer {
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        smem.sums[warp][lane % 4 * 2 + i % 2][lane / 4 + i / 2 * 8] =
-            sums[0][0][i] * kCellSumsUnit<T::kFormat>;
+        smem.sums[warp][lane % 4 * 2 + i % 2][lane / 4 + i / 2 * 8] = sums[0][0][i] * kCellSumsUnit;
       hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
       store_hidden(u);
       hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
@@ -217,7 +215,7 @@ static __global__ void __launch_bounds__(T::kThreads, T::kCtasPerSm)
     const int pair = smem.route.pair_at[i];
     smem.row[i] = static_cast<int16_t>(row_of_pair(pair, pairs, p.top_k));
     if (pair < pairs) smem.place_of[pair] = static_cast<int16_t>(i);
-    smem.factor[i] = (pair < pairs ? p.weights[pair] * p.scaling : 1.0f) * kCellSumsUnit<T::kFormat>;
+    smem.factor[i] = (pair < pairs ? p.weights[pair] * p.scaling : 1.0f) * kCellSumsUnit;
   }
   hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
   consumer.gate_up(pieces);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gate and up of few rows with weights that lie as cells, where there are more rows than one launch takes.
 //
-// All tiles (a few runs of 16 weight rows of an expert, times the rows that go there) are one line, and each
-// CTA has an equal part of it. Eight warps share two runs, each takes every eighth cell of both; that gives
-// the eight chains of sums of stream_cells.cuh and experts_cells.cuh. Another warp adds them up and stores,
-// so that nobody waits at the end of a tile. Rows of x come to a CTA once for all its tiles of a share, not
-// once for each: for quantised weights they would be a third of all bytes.
+// All runs of 16 weight rows (times the rows that go to their expert) are one line, and each CTA has an equal
+// part of it, which it takes in tiles of a few runs. Eight warps share two runs, each takes every eighth cell
+// of both; that gives the eight chains of sums of stream_cells.cuh and experts_cells.cuh. Another warp adds
+// them up and stores, so that nobody waits at the end of a tile. Rows of x come to a CTA once for all its
+// tiles of a share, not once for each: for quantised weights they would be a third of all bytes.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -56,20 +56,30 @@ struct GateUpCells {
   static constexpr int kRowsOffset = kRingOffset + kSlots * kPieceBytes;
 };
 
-// The tiles of the line that are this CTA's, and the shares they belong to.
+// The runs of the line that are this CTA's, and the shares they belong to.
 struct GateUpCellsPart {
-  int tiles, cells;  // of a share; of a run
+  int runs, cells;  // of a share; of a run
   int first, end, first_share, end_share;
 };
 
+// What is multiplied at a time: runs of one share. The last ones of a share, or of a CTA, may be fewer.
+struct GateUpCellsTile {
+  int share, first, runs;
+};
+template <typename T>
+__device__ __forceinline__ GateUpCellsTile gate_up_cells_tile(const GateUpCellsPart& part, int run) {
+  const int share = run / part.runs, first = run - share * part.runs;
+  return {share, first, min(T::kRuns, min(part.runs - first, part.end - run))};
+}
+
 template <typename T>
 __device__ __forceinline__ GateUpCellsPart gate_up_cells_part(const GateUpCellsParams& p, int shares) {
-  GateUpCellsPart part{2 * p.inter / (T::kRuns * kCellRows), p.hidden / kCellColumns, 0, 0, 0, 0};
-  const int all = shares * part.tiles, cta = blockIdx.x, ctas = gridDim.x;
+  GateUpCellsPart part{2 * p.inter / kCellRows, p.hidden / kCellColumns, 0, 0, 0, 0};
+  const int all = shares * part.runs, cta = blockIdx.x, ctas = gridDim.x;
   part.first = static_cast<int>(int64_t{all} * cta / ctas);
   part.end = static_cast<int>(int64_t{all} * (cta + 1) / ctas);
-  part.first_share = part.first / part.tiles;
-  part.end_share = (part.end + part.tiles - 1) / part.tiles;
+  part.first_share = part.first / part.runs;
+  part.end_share = (part.end + part.runs - 1) / part.runs;
   return part;
 }
 
@@ -109,16 +119,17 @@ __device__ __forceinline__ void gate_up_cells_weights(const GateUpCellsParams& p
   const int lane = threadIdx.x % 32;
   uint8_t* ring = reinterpret_cast<uint8_t*>(&smem) + T::kRingOffset;
   int slot = 0, parity = 1;
-  for (int tile = part.first; tile < part.end; ++tile) {
-    const int share = tile / part.tiles;
-    const int64_t first = int64_t{smem.route.shares[share].expert} * part.tiles + (tile - share * part.tiles);
-    const uint8_t* from = p.cells + (first * T::kRuns + lane % T::kRuns) * part.cells * T::kCellBytes;
+  GateUpCellsTile tile;
+  for (int run = part.first; run < part.end; run += tile.runs) {
+    tile = gate_up_cells_tile<T>(part, run);
+    const int64_t first = int64_t{smem.route.shares[tile.share].expert} * part.runs + tile.first;
+    const uint8_t* from = p.cells + (first + lane) * part.cells * T::kCellBytes;
     for (int cell = 0; cell < part.cells; cell += T::kPieceCells) {
       const int bytes = min(T::kPieceCells, part.cells - cell) * T::kCellBytes;
       hopper::mbarrier_wait(&smem.empty[slot], parity);
-      if (lane == 0) hopper::mbarrier_arrive_expect(&smem.full[slot], T::kRuns * bytes);
+      if (lane == 0) hopper::mbarrier_arrive_expect(&smem.full[slot], tile.runs * bytes);
       __syncwarp();
-      if (lane < T::kRuns)
+      if (lane < tile.runs)
         hopper::bulk_load(ring + slot * T::kPieceBytes + lane * T::kRunBytes, from + cell * T::kCellBytes,
                           bytes, &smem.full[slot], hopper::kEvictFirst);
       __syncwarp();
@@ -132,10 +143,12 @@ template <typename T>
 __device__ __forceinline__ void gate_up_cells_finish(const GateUpCellsParams& p, typename T::Smem& smem,
                                                      const GateUpCellsPart& part) {
   const int lane = threadIdx.x % 32;
-  for (int tile = part.first; tile < part.end; ++tile) {
-    const int share = tile / part.tiles;
-    const FewShare s = smem.route.shares[share];
-    hopper::mbarrier_wait(&smem.sums_full, (tile - part.first) % 2);
+  int parity = 0;
+  GateUpCellsTile tile;
+  for (int run = part.first; run < part.end; run += tile.runs, parity ^= 1) {
+    tile = gate_up_cells_tile<T>(part, run);
+    const FewShare s = smem.route.shares[tile.share];
+    hopper::mbarrier_wait(&smem.sums_full, parity);
     float4 sum[T::kRuns] = {};
 #pragma unroll
     for (int c = 0; c < T::kChains; ++c)
@@ -145,14 +158,13 @@ __device__ __forceinline__ void gate_up_cells_finish(const GateUpCellsParams& p,
     if (lane == 0) hopper::mbarrier_arrive(&smem.sums_empty);
 #pragma unroll
     for (int r = 0; r < T::kRuns; ++r) {
-      const int run = (tile - share * part.tiles) * T::kRuns + r;
-      const int column = run * (kCellRows / 2) + lane / 4, in_piece = column / p.layout.columns;
+      const int column = (tile.first + r) * (kCellRows / 2) + lane / 4, in_piece = column / p.layout.columns;
       __nv_bfloat16* out = p.out + in_piece * p.layout.piece + (column - in_piece * p.layout.columns);
       const float gate[2] = {sum[r].x, sum[r].y}, up[2] = {sum[r].z, sum[r].w};
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const int token = lane % 4 * 2 + i;
-        if (token < s.count)
+        if (r < tile.runs && token < s.count)
           out[int64_t{s.first + token} * p.layout.stride] =
               __float2bfloat16_rn(p.layout.unit * swiglu(gate[i], up[i], p.alpha, p.limit, p.beta));
       }
@@ -175,7 +187,7 @@ struct GateUpCellsWarp {
                                 chain * T::kCellBytes};
   uint32_t full = hopper::smem_address(smem.full);
   using Sums = float[T::kWarpRuns][1][4];
-  using Tokens = CellTokens<T::kFormat>;
+  using Tokens = CellTokens<>;
 
   __device__ __forceinline__ void multiply(Sums& sums, int offset, uint32_t x) const {
     CellOperand<T::kFormat> w[T::kWarpRuns];
@@ -186,15 +198,16 @@ struct GateUpCellsWarp {
     multiply_cells(sums, w, tokens.b);
   }
 
-  // `x`: where this lane's row begins.
-  __device__ __forceinline__ void multiply_tile(Sums& sums, uint32_t x) {
+  // `x`: where this lane's row begins. Of two runs one may be missing: what lies in its place is multiplied,
+  // and nobody takes its sums.
+  __device__ __forceinline__ void multiply_tile(Sums& sums, uint32_t x, bool has_runs) {
     constexpr int kCellTokenBytes = kCellColumns * 2;
     x = Tokens::address(x) + chain * kCellTokenBytes;
     for (int first = chain; first < part.cells + chain; first += T::kPieceCells) {
       hopper::mbarrier_wait(full, parity);
 #pragma unroll
       for (int c = 0; c < T::kPieceCells; c += T::kChains)
-        if (first + c < part.cells) multiply(sums, c * T::kCellBytes, x + c * kCellTokenBytes);
+        if (has_runs && first + c < part.cells) multiply(sums, c * T::kCellBytes, x + c * kCellTokenBytes);
       __syncwarp();
       if (lane == 0) hopper::mbarrier_arrive(full + T::kEmptyOffset);
       x += T::kPieceCells * kCellTokenBytes;
@@ -224,20 +237,23 @@ struct GateUpCellsWarp {
     if (part.first >= part.end) return;
     share = part.first_share;
     const uint32_t held = hopper::smem_address(&smem) + T::kRowsOffset;
-    for (int tile = part.first; tile < part.end; ++tile) {
-      while (share < tile / part.tiles) leave_share();
+    int sums_parity = 1;
+    GateUpCellsTile tile;
+    for (int run = part.first; run < part.end; run += tile.runs, sums_parity ^= 1) {
+      tile = gate_up_cells_tile<T>(part, run);
+      while (share < tile.share) leave_share();
       // Rows past the last one give sums that nobody takes.
       int at = place + min(lane % 8, smem.route.shares[share].count - 1);
       if (at >= p.held_rows) at -= p.held_rows;
       Sums sums = {};
       wait_for_rows();
-      multiply_tile(sums, held + at * T::row_bytes(p.hidden));
-      hopper::mbarrier_wait(&smem.sums_empty, (tile - part.first + 1) % 2);
+      multiply_tile(sums, held + at * T::row_bytes(p.hidden), first_run < tile.runs);
+      hopper::mbarrier_wait(&smem.sums_empty, sums_parity);
 #pragma unroll
       for (int r = 0; r < T::kWarpRuns; ++r)
-        smem.sums[chain][first_run + r][lane] = {
-            sums[r][0][0] * kCellSumsUnit<T::kFormat>, sums[r][0][1] * kCellSumsUnit<T::kFormat>,
-            sums[r][0][2] * kCellSumsUnit<T::kFormat>, sums[r][0][3] * kCellSumsUnit<T::kFormat>};
+        smem.sums[chain][first_run + r][lane] = {sums[r][0][0] * kCellSumsUnit, sums[r][0][1] * kCellSumsUnit,
+                                                 sums[r][0][2] * kCellSumsUnit,
+                                                 sums[r][0][3] * kCellSumsUnit};
       __syncwarp();
       if (lane == 0) hopper::mbarrier_arrive(&smem.sums_full);
     }
