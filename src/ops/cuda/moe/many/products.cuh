@@ -16,7 +16,7 @@ namespace sparrow::ops::cuda {
 // experts of three tiles fill the SMs of a card three times, nearly to the last one.
 template <MatrixFormat kFormat, bool kFirst>
 struct FewTokens {
-  using Traits = TileTraits<kFirst, kFormat, true, 16, 32, 48, 96, 128>;
+  using Traits = TileTraits<kFirst, kFormat, true, 16, 32, 48, 64>;
 };
 template <bool kFirst>
 struct FewTokens<MatrixFormat::kMxfp4, kFirst> {

@@ -36,7 +36,7 @@ enum class Tokens : uint8_t { kFew, kMany, kHeld };
 constexpr int share_tokens(MatrixFormat format, Tokens tokens) {
   if (!is_mx(format)) return kMaxShareTokens;
   if (tokens != Tokens::kFew) return 144;
-  return format == MatrixFormat::kMxfp8 ? 128 : kMinShareTokens;
+  return format == MatrixFormat::kMxfp8 ? 64 : kMinShareTokens;
 }
 
 // Shares have at most share_tokens() of this format. The second product may hold up to kMaxHeldColumns.
