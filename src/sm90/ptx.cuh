@@ -174,6 +174,13 @@ __device__ __forceinline__ void bulk_load(void* dst, const void* src, uint32_t b
   bulk_load(smem_address(dst), src, bytes, smem_address(bar), policy);
 }
 
+// Into the L2 alone; 16-byte aligned, as is `bytes`.
+__device__ __forceinline__ void prefetch_l2(const void* from, uint32_t bytes) {
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(reinterpret_cast<uint64_t>(from)),
+               "r"(bytes)
+               : "memory");
+}
+
 __device__ __forceinline__ void tma_store_4d(const void* src, const CUtensorMap* map, int x, int y, int z,
                                              int w) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(

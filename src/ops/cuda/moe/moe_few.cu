@@ -63,6 +63,7 @@ void launch_gate_up_tiles(const MoeShape& shape, const MoeArgs& args, cudaStream
                             .inter = shape.inter,
                             .num_experts = shape.num_experts,
                             .top_k = shape.top_k,
+                            .shared_bytes = cell_matrix_bytes(T::kFormat, 2 * shape.inter, shape.hidden),
                             .held_rows = (kSmemBytes - T::kRowsOffset) / T::row_bytes(shape.hidden),
                             .alpha = args.alpha,
                             .limit = args.limit,
@@ -73,24 +74,14 @@ void launch_gate_up_tiles(const MoeShape& shape, const MoeArgs& args, cudaStream
 
 template <MatrixFormat kFormat>
 void launch_gate_up_cells(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
-  constexpr StreamJob kJob = StreamJob::kRoutedGateUp;
-  const auto run = [&]<typename T>() {
-    launch_cell_stream<T>(args.gate_up, args.x, gate_up_params(shape, args),
-                          max_gate_up_units<T>(shape, args.rows), stream);
-  };
-  // Tokens come from the L2 once for every unit, so units are tall, but for rows so few that SMs would idle.
   // MXFP4 is bound by decoding and has twice the warps for it, on taller tiles.
-  using Tiles = std::conditional_t<kFormat == MatrixFormat::kMxfp8, GateUpCells<kFormat, 2, 8, 6>,
+  using Tiles = std::conditional_t<kFormat == MatrixFormat::kMxfp8, GateUpCells<kFormat, 2, 8, 5>,
                                    GateUpCells<kFormat, 4, 16, 3>>;
   static_assert(gate_up_rows_fit<Tiles>(6144));
-  if (args.rows <= 4)
-    run.template operator()<CellStreamTraits<kFormat, kJob, 8, 1, 1, 8, 16, 2>>();
-  else if (args.rows <= 8)
-    run.template operator()<CellStreamTraits<kFormat, kJob, 8, 2, 1, 8, 16, 2>>();
-  else if (gate_up_rows_fit<Tiles>(shape.hidden))
-    launch_gate_up_tiles<Tiles>(shape, args, stream);
-  else
-    run.template operator()<CellStreamTraits<kFormat, kJob, 16, 2, 1, 8, 16, 2>>();
+  if (gate_up_rows_fit<Tiles>(shape.hidden)) return launch_gate_up_tiles<Tiles>(shape, args, stream);
+  using Units = CellStreamTraits<kFormat, StreamJob::kRoutedGateUp, 16, 2, 1, 8, 16, 2>;
+  launch_cell_stream<Units>(args.gate_up, args.x, gate_up_params(shape, args),
+                            max_gate_up_units<Units>(shape, args.rows), stream);
 }
 
 template <MatrixFormat kFormat>
@@ -114,9 +105,11 @@ void launch_down_cells(const MoeShape& shape, const MoeArgs& args, cudaStream_t 
   p.ring_offset = round_up(T::kSumsOffset + args.rows * T::sum_stride(p.runs) * 4, 128);
   constexpr int kSmemBytes = hopper::smem_share(1);
   p.slots = std::min((kSmemBytes - p.ring_offset) / T::slot_bytes(kFormat, p.runs, p.cells), T::kMaxSlots);
-  SPARROW_CUDA(hopper::launch_dependent(down_cells_kernel<kFormat>,
-                                        {dim3((all_runs + p.runs - 1) / p.runs), T::kThreads, kSmemBytes},
-                                        stream, p));
+  // Fewer warps wait less for each other's turn; where a share takes several steps more of them are faster.
+  const int consumers = p.cells % 3 == 0 && p.cells * kCellColumns == shape.inter ? 12 : T::kMaxConsumers;
+  SPARROW_CUDA(hopper::launch_dependent(
+      down_cells_kernel<kFormat>, {dim3((all_runs + p.runs - 1) / p.runs), T::threads(consumers), kSmemBytes},
+      stream, p));
 }
 
 template <int kTokens>

@@ -86,9 +86,9 @@ struct CellOperand {
 };
 
 // Sums of 16 weight rows in M and eight tokens in N, for kRuns cells by the same tokens. The products of one
-// cell depend on each other, and those of others come between them. A cell has kChains chains of sums.
-template <MatrixFormat kFormat, int kRuns, int kChains>
-__device__ __forceinline__ void multiply_cells(float (&sums)[kRuns][kChains][4],
+// group depend on each other, and those of others come between them.
+template <MatrixFormat kFormat, int kRuns>
+__device__ __forceinline__ void multiply_cells(float (&sums)[kRuns][4],
                                                const CellOperand<kFormat> (&w)[kRuns],
                                                const uint32_t (&b)[8]) {
   uint32_t a[kRuns][4][4];
@@ -108,7 +108,7 @@ __device__ __forceinline__ void multiply_cells(float (&sums)[kRuns][kChains][4],
 #pragma unroll
   for (int group = 0; group < 2; ++group)
 #pragma unroll
-    for (int r = 0; r < kRuns; ++r) w[r].add(sums[r][group % kChains], part[group][r], group);
+    for (int r = 0; r < kRuns; ++r) w[r].add(sums[r], part[group][r], group);
 }
 
 }  // namespace sparrow::ops::cuda

@@ -35,7 +35,8 @@ struct DownCellsParams {
 
 struct DownCells {
   using Route = RouteFew<8, kFewRows>;
-  static constexpr int kTokens = Route::kTokens, kConsumers = 15, kThreads = (kConsumers + 2) * 32;
+  static constexpr int kTokens = Route::kTokens, kMaxConsumers = 15;  // warps, and two that ask for copies
+  static constexpr int threads(int consumers) { return (consumers + 2) * 32; }
   static constexpr int kMaxRuns = 4, kMaxSlots = 32;
   struct Smem {  // then sums [rows][16 runs], then the ring
     uint64_t full[kMaxSlots], empty[kMaxSlots];
@@ -66,6 +67,7 @@ struct DownCellsWork {
   DownCells::Smem& smem;
   int runs;    // of this CTA: the last one may have fewer
   int chunks;  // steps of a share: one for each piece of its columns
+  const int consumers = static_cast<int>(blockDim.x) / 32 - 2;
   const uint32_t ring = hopper::smem_address(&smem) + p.ring_offset;
   const uint32_t full = hopper::smem_address(smem.full), empty = hopper::smem_address(smem.empty);
 
@@ -130,24 +132,29 @@ struct DownCellsWork {
     });
   }
 
-  // Two chains of sums: half the wait.
-  __device__ __forceinline__ void multiply(float (&acc)[1][2][4], uint32_t slot, int run, int count,
-                                           int cells) {
+  __device__ __forceinline__ void multiply(float (&acc)[1][4], uint32_t slot, int run, int count, int cells) {
     CellAddress<kFormat> at(slot + run * p.cells * kCellBytes);
     // Columns past the last token are sums that nobody takes.
     uint32_t row = Tokens::address(slot + weight_bytes() +
                                    min(static_cast<int>(threadIdx.x) % 8, count - 1) * token_bytes());
-#pragma unroll 2
-    for (int c = 0; c < cells; ++c, at += kCellBytes, row += kCellColumns * 2) {
+    const auto next_cell = [&] {
       CellOperand<kFormat> w[1];
       Tokens x;
       w[0].load(at, 0), x.load(row);
       multiply_cells(acc, w, x.b);
+      at += kCellBytes, row += kCellColumns * 2;
+    };
+    // Written out: with a loop that it is to unroll by three nvcc 13.0 forgets the cells that are left.
+    if (cells % 3 == 0) {
+      for (int c = 0; c < cells; c += 3) next_cell(), next_cell(), next_cell();
+      return;
     }
+#pragma unroll 2
+    for (int c = 0; c < cells; ++c) next_cell();
   }
 
   // After the warp that had the step before for this run, whichever it was. What can be known before is.
-  __device__ __forceinline__ void add_in_turn(float* sums, const float (&acc)[2][4], int run, int step,
+  __device__ __forceinline__ void add_in_turn(float* sums, const float (&acc)[4], int run, int step,
                                               const FewShare& share) {
     const int lane = threadIdx.x % 32;
     float* at[2];
@@ -157,8 +164,7 @@ struct DownCellsWork {
       const int place = share.first + min(lane % 4 * 2 + i, share.count - 1);
       at[i] = sums + smem.row[place] * DownCells::sum_stride(p.runs) + run * 16 + lane / 4;
       const float factor = smem.factor[place];
-      part[i] = factor * (acc[0][i] + acc[1][i]);
-      part[i + 2] = factor * (acc[0][i + 2] + acc[1][i + 2]);
+      part[i] = __fmul_rn(factor, acc[i]), part[i + 2] = __fmul_rn(factor, acc[i + 2]);
     }
     const uint32_t added = hopper::smem_address(&smem.added[run]);
     while (hopper::load_shared_acquire(added) != step) continue;
@@ -174,13 +180,13 @@ struct DownCellsWork {
   // Where each place's share of the result goes, and how much of it.
   __device__ __forceinline__ void load_factors() {
     const int pairs = p.rows * p.top_k;
-    for (int i = threadIdx.x; i < pairs + p.rows; i += DownCells::kConsumers * 32) {
+    for (int i = threadIdx.x; i < pairs + p.rows; i += consumers * 32) {
       if (i >= smem.route.num_routed && i < pairs) continue;
       const int pair = smem.route.pair_at[i];
       smem.row[i] = static_cast<int16_t>(row_of_pair(pair, pairs, p.top_k));
       smem.factor[i] = (pair < pairs ? p.weights[pair] * p.scaling : 1.0f) * kCellSumsUnit;
     }
-    hopper::named_barrier_sync(kDownCellsConsumers, DownCells::kConsumers * 32);
+    hopper::named_barrier_sync(kDownCellsConsumers, consumers * 32);
   }
 
   __device__ __forceinline__ void store(const float* sums, int run) {
@@ -200,7 +206,7 @@ struct DownCellsWork {
   // (add_in_turn), and its next one is no turn later than that.
   __device__ __forceinline__ void consume(float* sums) {
     const int steps = smem.route.num_shares * chunks, bytes = slot_bytes();
-    const int warps = min(DownCells::kConsumers, p.slots * runs);
+    const int warps = min(consumers, p.slots * runs);
     const int more_steps = warps / runs, more_runs = warps % runs;  // from one item of a warp to its next
     int step = static_cast<int>(threadIdx.x) / 32 / runs,
         run = static_cast<int>(threadIdx.x) / 32 - step * runs;
@@ -209,7 +215,7 @@ struct DownCellsWork {
     while (step < steps) {
       const int share_of_step = chunks == 1 ? step : step / chunks;
       const FewShare share = smem.route.shares[share_of_step];
-      float acc[1][2][4] = {};
+      float acc[1][4] = {};
       hopper::mbarrier_wait(full + slot * 8, parity);
       multiply(acc, ring + slot * bytes, run, share.count, cells_of(step - share_of_step * chunks));
       __syncwarp();
@@ -226,7 +232,7 @@ struct DownCellsWork {
 };
 
 template <MatrixFormat kFormat>
-__global__ void __launch_bounds__(DownCells::kThreads, 1)
+__global__ void __launch_bounds__(DownCells::threads(DownCells::kMaxConsumers), 1)
     down_cells_kernel(const __grid_constant__ DownCellsParams p) {
   extern __shared__ __align__(128) uint8_t smem_bytes[];
   auto& smem = *reinterpret_cast<DownCells::Smem*>(smem_bytes);
@@ -244,11 +250,12 @@ __global__ void __launch_bounds__(DownCells::kThreads, 1)
   route_few(smem.route, p.ids, p.rows, p.num_experts, p.top_k);
   const int chunks = (p.inter / kCellColumns + p.cells - 1) / p.cells;
   DownCellsWork<kFormat> work{p, smem, runs, chunks};
-  if (threadIdx.x == DownCells::kConsumers * 32) {
-    work.produce_weights();
-  } else if (threadIdx.x == (DownCells::kConsumers + 1) * 32) {
-    work.produce_tokens();
-  } else if (threadIdx.x < DownCells::kConsumers * 32) {
+  const int warp = static_cast<int>(threadIdx.x) / 32;
+  if (warp == work.consumers) {
+    if (threadIdx.x % 32 == 0) work.produce_weights();
+  } else if (warp > work.consumers) {
+    if (threadIdx.x % 32 == 0) work.produce_tokens();
+  } else {
     // While the first weights fly.
     work.load_factors();
     work.consume(sums);

@@ -21,9 +21,9 @@ namespace sparrow::ops::cuda {
 
 // Cells `stride` apart times the columns of the tokens that belong to them; `x` is where this lane's row
 // begins. One cell after the other: with two or three at once the code is longer, and all of it slower.
-template <MatrixFormat kFormat, bool kPrepared, int kChains>
-__device__ __forceinline__ void multiply_run(float (&sums)[1][kChains][4], uint32_t cell, uint32_t x,
-                                             int count, int stride) {
+template <MatrixFormat kFormat, bool kPrepared>
+__device__ __forceinline__ void multiply_run(float (&sums)[1][4], uint32_t cell, uint32_t x, int count,
+                                             int stride) {
   using Tokens = CellTokens<kPrepared>;
   CellAddress<kFormat> at(cell);
   x = Tokens::address(x);
@@ -79,7 +79,7 @@ struct CellsConsumer {
       // Rows past the last token give sums that nobody takes.
       const int row = smem.row[u.share.first + min(lane % 8, u.share.count - 1)];
       const uint32_t x = smem_at(p.x_offset) + row * T::token_bytes(p.hidden);
-      float sums[1][1][4] = {};
+      float sums[1][4] = {};
 #pragma unroll 1
       for (int piece = 0; piece < pieces; ++piece) {
         const uint32_t tile = smem_at(p.ring_offset) + ring.wait();
@@ -92,7 +92,7 @@ struct CellsConsumer {
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        smem.sums[warp][lane % 4 * 2 + i % 2][lane / 4 + i / 2 * 8] = sums[0][0][i] * kCellSumsUnit;
+        smem.sums[warp][lane % 4 * 2 + i % 2][lane / 4 + i / 2 * 8] = sums[0][i] * kCellSumsUnit;
       hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
       store_hidden(u);
       hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
@@ -129,7 +129,7 @@ struct CellsConsumer {
         at = smem_at(p.ring_offset) + ring.wait();
       if (run < slab.runs) {
         const int place = s.first + min(lane % 8, s.count - 1);
-        float sums[1][2][4] = {};  // two chains: half the wait
+        float sums[1][4] = {};
         multiply_run<T::kFormat, true>(sums, at + run * cells * T::kCellBytes,
                                        smem_at(p.h_offset) + place * T::token_bytes(p.inter), cells, 1);
         store_parts(sums[0], s, run);
@@ -141,13 +141,12 @@ struct CellsConsumer {
   }
 
   // To be added up when all are there: a rounding of its own, as in down_cells.cuh.
-  __device__ __forceinline__ void store_parts(const float (&sums)[2][4], const FewShare& s, int run) const {
+  __device__ __forceinline__ void store_parts(const float (&sums)[4], const FewShare& s, int run) const {
     const int lane = threadIdx.x % 32;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int token = lane % 4 * 2 + i % 2, place = s.first + token;
-      if (token < s.count)
-        part(place)[run * kCellRows + lane / 4 + i / 2 * 8] = smem.factor[place] * (sums[0][i] + sums[1][i]);
+      if (token < s.count) part(place)[run * kCellRows + lane / 4 + i / 2 * 8] = smem.factor[place] * sums[i];
     }
   }
   // What a place adds to its row's channels.

@@ -25,7 +25,8 @@ struct GateUpCellsParams {
   __nv_bfloat16* out = nullptr;      // [places, inter] as `layout` says
   HiddenLayout layout;
   int rows = 0, hidden = 0, inter = 0, num_experts = 0, top_k = 0;
-  int held_rows = 0;  // of x, in shared memory
+  int64_t shared_bytes = 0;  // of the shared expert's cells, the last ones
+  int held_rows = 0;         // of x, in shared memory
   float alpha = 0, limit = 0, beta = 0;
 };
 
@@ -186,7 +187,7 @@ struct GateUpCellsWarp {
   CellAddress<T::kFormat> cells{hopper::smem_address(&smem) + T::kRingOffset + first_run * T::kRunBytes +
                                 chain * T::kCellBytes};
   uint32_t full = hopper::smem_address(smem.full);
-  using Sums = float[T::kWarpRuns][1][4];
+  using Sums = float[T::kWarpRuns][4];
   using Tokens = CellTokens<>;
 
   __device__ __forceinline__ void multiply(Sums& sums, int offset, uint32_t x) const {
@@ -251,9 +252,8 @@ struct GateUpCellsWarp {
       hopper::mbarrier_wait(&smem.sums_empty, sums_parity);
 #pragma unroll
       for (int r = 0; r < T::kWarpRuns; ++r)
-        smem.sums[chain][first_run + r][lane] = {sums[r][0][0] * kCellSumsUnit, sums[r][0][1] * kCellSumsUnit,
-                                                 sums[r][0][2] * kCellSumsUnit,
-                                                 sums[r][0][3] * kCellSumsUnit};
+        smem.sums[chain][first_run + r][lane] = {sums[r][0] * kCellSumsUnit, sums[r][1] * kCellSumsUnit,
+                                                 sums[r][2] * kCellSumsUnit, sums[r][3] * kCellSumsUnit};
       __syncwarp();
       if (lane == 0) hopper::mbarrier_arrive(&smem.sums_full);
     }
@@ -282,6 +282,13 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   extern __shared__ __align__(128) uint8_t smem_bytes[];
   auto& smem = *reinterpret_cast<typename T::Smem*>(smem_bytes);
   if (threadIdx.x == 0) gate_up_cells_init<T>(smem);
+  // The shared expert's weights are needed whatever the routing is: the memory would idle until it is known.
+  if (threadIdx.x == 32) {
+    const int64_t part = (p.shared_bytes / gridDim.x + 15) / 16 * 16, first = part * blockIdx.x;
+    if (first < p.shared_bytes)
+      hopper::prefetch_l2(p.cells + p.num_experts * p.shared_bytes + first,
+                          static_cast<uint32_t>(min(part, p.shared_bytes - first)));
+  }
   hopper::wait_for_previous_kernel();
   // Not before the wait: the second product reads the routing as soon as it starts.
   hopper::let_next_kernel_start();
