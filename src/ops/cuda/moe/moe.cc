@@ -19,6 +19,15 @@ MoeShape without_slots(MoeShape shape) {
   return shape;
 }
 
+// Up to 64 rows streams are as fast as tiles or faster, but for wide experts in bf16: streams and tiles at 64
+// rows, us: 384 channels 377 and 382, 768 both 742, 1,536 1,486 and 1,455, 3,072 2,944 and 2,882; MXFP8 204
+// and 231, 406 and 436, 774 and 830, 1,538 and 1,623; MXFP4 123 and 167, 265 and 296, 466 and 568, 988 and
+// 1,116.
+bool streams_pay(const MoeShape& shape, const MoeArgs& args) {
+  constexpr int kWide = 1536, kManyRows = 32;
+  return is_mx(args.gate_up.format) || shape.inter < kWide || args.rows <= kManyRows;
+}
+
 Arguments check(const char* launcher, const MoeShape& shape, const MoeArgs& args) {
   Arguments arguments(launcher);
   arguments.range("hidden", shape.hidden, kColumnTile, INT_MAX)
@@ -56,14 +65,11 @@ void moe(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream) {
   if (args.rows == 0) return;
   check("moe", shape, args).pointer("out", args.out);
   const MoeShape s = without_slots(shape);
-  // Up to 64 rows streams are about as fast as tiles or faster. Streams and tiles at 64 rows, us: bf16 of 384
-  // channels 378 and 401, of 768 746 and 762, of 3,072 2,942 and 2,928; MXFP8 217 and 248, 459 and 465, 1,662
-  // and 1,680; MXFP4 181 and 191, but 361 and 341, 1,295 and 1,232.
   if (args.batch_invariant || args.rounded.codes != nullptr || args.shared != nullptr)
     moe_many(s, args, stream);
   else if (s.num_experts == 0 && args.rows <= kLinearSmallRows)
     mlp_few(s, args, stream);
-  else if (s.num_experts > 0 && moe_few_fits(s, args.rows))
+  else if (s.num_experts > 0 && moe_few_fits(s, args.rows) && streams_pay(s, args))
     moe_few(s, args, stream);
   else
     moe_many(s, args, stream);
