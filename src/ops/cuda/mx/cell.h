@@ -54,9 +54,9 @@ constexpr int cell_word_at(MatrixFormat format, int row, int column) {
   return lane * 16 + (column / 32 * 2 + row / 8) * 4;
 }
 
-// Two numbers of a word as bf16, columns 2 q and 2 q + 1 in the low and the high half: of part 0 in those
-// from 0 on, of part 1 from 8 on and so forth (MXFP8 has two parts, MXFP4 four). An operation or two, a mask:
-// words << 4 ^ words >> 4 is one part's, because nothing else brings all of its bits to their place.
+// Two numbers of a word as bf16, those of columns 8 part + 2 q (in the low half) and the next one. MXFP8 has
+// two parts in a word, MXFP4 four. Most need the mask alone, or one shift before it. The last part is the
+// bits that are left over, which no single shift brings to their places, but word << 4 ^ word >> 4 does.
 constexpr uint32_t cell_pair(MatrixFormat format, int part, uint32_t word) {
   const uint32_t crossed = word << 4 ^ word >> 4;
   if (format == MatrixFormat::kMxfp8) return (part == 0 ? word : crossed) & 0x87F087F0u;
@@ -64,16 +64,17 @@ constexpr uint32_t cell_pair(MatrixFormat format, int part, uint32_t word) {
   return (part == 0 ? word : part == 1 ? word << 6 : part == 2 ? turned : crossed) & 0x81C081C0u;
 }
 
-// What must stand in a word so that the crossed part is `number`. Bits 31, 23, 15 and 7 of it come from two
-// places of which the higher one is the next bit's, too.
+// What must stand in a word for its crossed part to be `number`. Each bit of that comes from two places, 4
+// below and 4 above. `up` and `down` say which bits a number may set there; the place above bit 23 is the one
+// below bit 31, and so on down to bit 7, so that these depend on each other.
 constexpr uint32_t cell_crossed_bits(uint32_t number, uint32_t up, uint32_t down) {
   uint32_t chain = number >> 4 & 0x08080808u;
   chain ^= chain >> 8, chain ^= chain >> 16;
   return (number << 4 & up) | (number >> 4 & down) | chain;
 }
 
-// What a code adds to its word, by exclusive or. Parts that are not crossed also make up for what they do to
-// the crossed one.
+// What a code adds to its word, by exclusive or. Bits of the other parts come through in the crossed one, and
+// are taken out of it here.
 constexpr uint32_t cell_bits(MatrixFormat format, int column, uint32_t code) {
   const int half = column % 2 * 16;
   if (format == MatrixFormat::kMxfp8) {
