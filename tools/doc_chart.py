@@ -2,11 +2,9 @@
 """Draws docs/peers.svg: the attention of one layer beside the best peer, from the newest records (see tools/doc_tables)."""
 
 import html
-import json
 import math
-import os
 
-from doc_records import ROOT, newest, number
+from doc_records import kernel_peers, newest, number
 
 # (what it is called here, rank, the records' cases whose times are added)
 SPARSE = [
@@ -120,8 +118,7 @@ def svg():
     axis = [text(x(ratio), bottom + 16, "peer" if ratio == 1 else f"{ratio}x", "small", "middle") for ratio in TICKS]
     heads = [record.head for record in chart.records.values()]
     runs = sorted({f"{h['date']}, commit {h['commit']}, {driver(h['machine'])}" for h in heads})
-    with open(os.path.join(ROOT, "bench/kernels/peers.json"), encoding="utf-8") as file:
-        origin = json.load(file)["origin"]
+    origin = kernel_peers()["origin"]
     vllm, sglang = (origin[name].split(",")[0] for name in ("vllm", "sglang"))
     notes = [
         "One layer; medians of graph replays; neighbouring queries select independently. TP4: 16 query heads, TP8: 8; one KV head.",

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 
-STAGES = {"index": "index", "decode": "attend", "prefill": "attend", "dense": "dense", "step": "step"}
+STAGES = {"index": "index", "decode": "attend", "prefill": "attend", "dense": "dense", "step": "step", "moe": "experts"}
 PEERS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../bench/kernels/peers.json")
 
 
@@ -33,6 +33,10 @@ def label(case, stage):
 
 def best_peer(peers, case, stage):
     """(name, us, multiple of its run's floor) of the fastest peer, or None."""
+    if stage == "experts":
+        match = re.fullmatch(r"moe/(?:I(\d+)/)?(?:few|many)/B(\d+)/all", case)
+        us = match and peers["experts"].get(match[1] or "384", {}).get(match[2])
+        return us and ("vllm", us, None)
     name = label(case, stage)
     if stage == "dense":
         us = peers["cudnn"].get(name)

@@ -3,12 +3,10 @@
 // 4, uniform random routing), a dense MLP of it, and its linear layers of few rows: medians of graph replays,
 // whole and in parts. Then wider experts, as fewer ranks hold them, and all of it in MXFP8 and MXFP4. Prints
 // bytes, flops and the floor (the weights of the experts that were hit, inputs and results once at 4,459
-// GB/s, or the arithmetic at 809 TFLOP/s); the peer is PyTorch's grouped product, without the shared expert,
-// for wider experts vLLM's fused kernel with it, or 0.
+// GB/s, or the arithmetic at 809 TFLOP/s). Peers: peers.json and grouped_peer.py.
 //   moe_bench [--json] [--only SUBSTRING] [--once]
 #include <cuda_bf16.h>
 
-#include <map>
 #include <numeric>
 #include <optional>
 #include <random>
@@ -30,15 +28,7 @@ constexpr MoeShape kRank{6144, 384, 128, 4}, kMlp{6144, 1536, 0, 0};
 constexpr MatrixFormat kFormats[] = {MatrixFormat::kBF16, MatrixFormat::kMxfp8, MatrixFormat::kMxfp4};
 
 // Channels of an expert on ranks of TP8, TP4, TP2 and TP1.
-struct Width {
-  int inter;
-  std::map<int, double> peer_us;  // by rows
-};
-const Width kWidths[] = {
-    {384, {{1, 83.7}, {16, 348}, {64, 584}, {1024, 654}, {8192, 1119}}},
-    {768, {{1, 58.5}, {8, 230}, {16, 348}, {64, 759}, {128, 843}, {256, 895}, {1024, 1061}}},
-    {1536, {}},
-    {3072, {{1, 151}, {8, 793}, {16, 1280}, {64, 2872}, {128, 3371}, {256, 3482}, {1024, 4146}}}};
+constexpr int kWidths[] = {384, 768, 1536, 3072};
 
 template <typename T>
 T* allocate(int64_t count) {
@@ -52,10 +42,9 @@ struct Work {
   double floor_us() const { return std::max(bytes / kReadBytesPerUs, flops / kFlopsPerUs); }
 };
 
-void print(const Options& options, const std::string& name, const Timing& t, const Work& work,
-           double peer_us) {
+void print(const Options& options, const std::string& name, const Timing& t, const Work& work) {
   if (name.find(options.only) == std::string::npos) return;
-  print_line(options, name, t, work.floor_us(), peer_us);
+  print_line(options, name, t, work.floor_us(), /*peer_us=*/0);
   if (!options.json)
     std::printf("%44s %.0f GB/s, %.0f TFLOP/s\n", "", work.bytes / t.us / 1e3, work.flops / t.us / 1e6);
 }
@@ -142,8 +131,8 @@ std::string prefix(MatrixFormat format) {
 
 using Family = void (*)(const MoeShape&, const MoeArgs&, cudaStream_t, unsigned);
 
-void run_moe(const Layer& layer, const std::string& name, int rows, Family family, double peer_us,
-             const Options& options, cudaStream_t stream, bool e4m3_tokens = false) {
+void run_moe(const Layer& layer, const std::string& name, int rows, Family family, const Options& options,
+             cudaStream_t stream, bool e4m3_tokens = false) {
   const MoeShape& s = layer.shape;
   // 129 experts are 30 times the L2: different routings over the same weights are cold enough.
   const int routings = s.num_experts == 0 ? layer.slots
@@ -181,20 +170,19 @@ void run_moe(const Layer& layer, const std::string& name, int rows, Family famil
                      places * matrix * 4};
   const Work down{share * layer.down.bytes() + places * s.inter * 2 + double(rows) * s.hidden * 2,
                   places * matrix * 2};
-  print(options, name + "/all", time(kMoeAll), {gate_up.bytes + down.bytes, gate_up.flops + down.flops},
-        peer_us);
-  print(options, name + "/gate_up", time(kMoeGateUp), gate_up, 0);
+  print(options, name + "/all", time(kMoeAll), {gate_up.bytes + down.bytes, gate_up.flops + down.flops});
+  print(options, name + "/gate_up", time(kMoeGateUp), gate_up);
   if (family == moe_many) {
     // The experts' rows go through memory between the second product and the sum.
     const double expert_rows = s.num_experts == 0 ? 0 : places * s.hidden * 2;
     print(options, name + "/sorted_products", time(kMoeRoute | kMoeGateUp | kMoeDown),
-          {gate_up.bytes + down.bytes + expert_rows, gate_up.flops + down.flops}, peer_us);
-    print(options, name + "/route", time(kMoeRoute), {places * 8, 0}, 0);
-    print(options, name + "/down", time(kMoeDown), {down.bytes + expert_rows, down.flops}, 0);
+          {gate_up.bytes + down.bytes + expert_rows, gate_up.flops + down.flops});
+    print(options, name + "/route", time(kMoeRoute), {places * 8, 0});
+    print(options, name + "/down", time(kMoeDown), {down.bytes + expert_rows, down.flops});
     if (s.num_experts > 0)
-      print(options, name + "/sum", time(kMoeCombine), {expert_rows + double(rows) * s.hidden * 2, 0}, 0);
+      print(options, name + "/sum", time(kMoeCombine), {expert_rows + double(rows) * s.hidden * 2, 0});
   } else {
-    print(options, name + "/down", time(kMoeDown), down, 0);
+    print(options, name + "/down", time(kMoeDown), down);
   }
   for (void* data : {static_cast<void*>(x), static_cast<void*>(out), static_cast<void*>(workspace),
                      static_cast<void*>(ids_device), static_cast<void*>(weights),
@@ -219,7 +207,7 @@ void run_linear(int out_features, int in_features, int rows, MatrixFormat format
     return cudaGetLastError();
   });
   print(options, name, t,
-        {w.bytes() + 2.0 * rows * (in_features + out_features), 2.0 * out_features * in_features * rows}, 0);
+        {w.bytes() + 2.0 * rows * (in_features + out_features), 2.0 * out_features * in_features * rows});
   for (void* data : {x, out}) CHECK(cudaFree(data));
 }
 
@@ -245,26 +233,23 @@ int main(int argc, char** argv) {
       const std::string name = base + std::to_string(rows);
       if (!wanted(name)) continue;
       if (!layer) layer.emplace(kMlp, is_mx(format) ? 20 : 5, format);
-      run_moe(*layer, name, rows, rows <= kLinearSmallRows ? mlp_few : moe_many, 0, options, stream);
+      run_moe(*layer, name, rows, rows <= kLinearSmallRows ? mlp_few : moe_many, options, stream);
     }
   }
   for (const MatrixFormat format : kFormats)
-    for (const Width& width : kWidths) {
-      const std::string base = "moe/" + prefix(format) +
-                               (width.inter == kRank.inter ? "" : "I" + std::to_string(width.inter) + "/");
+    for (const int inter : kWidths) {
+      const std::string base =
+          "moe/" + prefix(format) + (inter == kRank.inter ? "" : "I" + std::to_string(inter) + "/");
       std::optional<Layer> layer;
       const auto run = [&](const char* family_name, Family family, int rows, bool e4m3_tokens = false) {
         const std::string name = base + family_name + "/B" + std::to_string(rows);
-        const auto peer = is_mx(format) ? width.peer_us.end() : width.peer_us.find(rows);
         if (!wanted(name)) return;
-        if (!layer)
-          layer.emplace(MoeShape{kRank.hidden, width.inter, kRank.num_experts, kRank.top_k}, 1, format);
-        run_moe(*layer, name, rows, family, peer == width.peer_us.end() ? 0 : peer->second, options, stream,
-                e4m3_tokens);
+        if (!layer) layer.emplace(MoeShape{kRank.hidden, inter, kRank.num_experts, kRank.top_k}, 1, format);
+        run_moe(*layer, name, rows, family, options, stream, e4m3_tokens);
       };
       for (const int rows : {1, 2, 4, 8, 16, 32, 64}) run("few", moe_few, rows);
       for (const int rows : {16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192})
-        if (width.inter == kRank.inter || rows <= 1024) run("many", moe_many, rows);
+        if (inter == kRank.inter || rows <= 1024) run("many", moe_many, rows);
       // Cells as above have one scale for all: their rows are folded.
       for (const int rows : {1024, 2048, 4096, 8192, 16384})
         if (format == MatrixFormat::kMxfp8) run("e4m3", moe_many, rows, true);
