@@ -16,6 +16,7 @@
 #include "base/json/json.h"
 #include "base/math.h"
 #include "base/threads/thread_pool.h"
+#include "base/utf8.h"
 #include "checkpoint/bind_weights.h"
 #include "checkpoint/kv_scales.h"
 #include "checkpoint/mx/mx_faults.h"
@@ -24,6 +25,7 @@
 namespace sparrow {
 namespace {
 
+constexpr const char *kIndex = "model.safetensors.index.json", *kSingle = "model.safetensors";
 constexpr size_t kMaxIndexBytes = size_t{64} << 20;
 constexpr size_t kPrefaultChunk = size_t{8} << 20;
 constexpr size_t kMaxListed = 10;
@@ -74,8 +76,7 @@ struct Shards {
 };
 
 Result<Shards> open_shards(const std::filesystem::path& dir) {
-  const std::filesystem::path index_path = dir / "model.safetensors.index.json";
-  const std::filesystem::path single = dir / "model.safetensors";
+  const std::filesystem::path index_path = dir / kIndex, single = dir / kSingle;
   std::error_code ec;
   WeightMap weight_map;
   std::set<std::string> names;
@@ -83,10 +84,9 @@ Result<Shards> open_shards(const std::filesystem::path& dir) {
     weight_map = SPARROW_TRY(read_index(index_path));
     for (const auto& [tensor, file] : weight_map) names.insert(file);
   } else if (std::filesystem::exists(single, ec)) {
-    names.insert(single.filename());
+    names.insert(kSingle);
   } else {
-    return Error{Errc::kNotFound, strf("{} holds neither {} nor {}", quoted(dir),
-                                       index_path.filename().string(), single.filename().string())};
+    return Error{Errc::kNotFound, strf("{} holds neither {} nor {}", quoted(dir), kIndex, kSingle)};
   }
   Shards shards;
   for (const std::string& name : names)
@@ -123,7 +123,8 @@ class Complaints {
     std::string out = strf("; {} {}: ", all_.size(), kind_);
     // Files are read into a hash table: sorting keeps the message the same from run to run.
     std::sort(all_.begin(), all_.end());
-    for (size_t i = 0; i < std::min(all_.size(), kMaxListed); ++i) out += (i == 0 ? "" : ", ") + all_[i];
+    for (size_t i = 0; i < std::min(all_.size(), kMaxListed); ++i)
+      out += (i == 0 ? "" : ", ") + excerpt(all_[i]);
     if (all_.size() > kMaxListed) out += strf(", ... and {} more", all_.size() - kMaxListed);
     return out;
   }
@@ -331,13 +332,25 @@ Status read_kv_scales(const NameScheme& names, const FoundTensors& tensors, Weig
 
 }  // namespace
 
+Result<ModelConfig> model_config(const std::filesystem::path& path, std::string_view overrides) {
+  ModelConfig config = SPARROW_TRY(load_config(path, overrides));
+  // What is wrong with these files is for those to say who need them.
+  std::set<std::string> held;
+  if (const auto index = read_index(path / kIndex); index.ok())
+    for (const auto& [tensor, file] : index.value()) held.insert(tensor);
+  else if (const auto single = SafetensorsFile::open(path / kSingle); single.ok())
+    for (const auto& [tensor, entry] : single->header().entries) held.insert(tensor);
+  config.names = detect_names(config, [&](const std::string& name) { return held.contains(name); });
+  return config;
+}
+
 Result<Checkpoint> Checkpoint::open(const std::filesystem::path& dir, const CheckpointOptions& options) {
   Checkpoint checkpoint;
   checkpoint.config_ = SPARROW_TRY(load_config(dir, options.overrides));
   Shards shards = SPARROW_TRY(open_shards(dir));
-  const NameScheme names = detect_names(
+  checkpoint.config_.names = detect_names(
       checkpoint.config_, [&](const std::string& name) { return shards.tensors.contains(name); });
-  const std::vector<TensorRow> rows = tensor_table(checkpoint.config_, names);
+  const std::vector<TensorRow> rows = tensor_table(checkpoint.config_);
   SPARROW_TRY(take_census(dir, rows, shards.tensors));
   SPARROW_TRY(read_through(shards, rows, options));
 
@@ -346,7 +359,7 @@ Result<Checkpoint> Checkpoint::open(const std::filesystem::path& dir, const Chec
     return {found.bytes(), *found.entry->dtype, found.entry->shape};
   };
   checkpoint.weights_ = bind_weights(checkpoint.config_, rows, stored, checkpoint.copies_, options.vision);
-  SPARROW_TRY(read_kv_scales(names, shards.tensors, checkpoint.weights_));
+  SPARROW_TRY(read_kv_scales(checkpoint.config_.names, shards.tensors, checkpoint.weights_));
   for (const TensorRow& row : rows) {
     if (is_left_out(row, options)) continue;
     ++checkpoint.num_tensors_;

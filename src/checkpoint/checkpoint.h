@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/progress.h"
@@ -32,6 +33,10 @@ struct CheckpointOptions {
   ProgressFn progress;    // bytes read, bytes in all
   std::string overrides;  // JSON to lay over config.json; empty: none
 };
+
+// What config.json says, and what tensors are called by the files beside it, if there are any: for whoever
+// reads no weights.
+Result<ModelConfig> model_config(const std::filesystem::path& path, std::string_view overrides = {});
 
 class Checkpoint {
  public:

@@ -56,14 +56,14 @@ void fill(const std::vector<TensorRow>& rows, const std::vector<size_t>& offsets
 Result<Checkpoint> Checkpoint::without_weights(const std::filesystem::path& dir,
                                                const CheckpointOptions& options) {
   Checkpoint checkpoint;
-  checkpoint.config_ = SPARROW_TRY(load_config(dir, options.overrides));
+  checkpoint.config_ = SPARROW_TRY(model_config(dir, options.overrides));
   return checkpoint;
 }
 
 Result<Checkpoint> Checkpoint::random(const std::filesystem::path& dir, uint64_t seed,
                                       const CheckpointOptions& options) {
   Checkpoint checkpoint;
-  checkpoint.config_ = SPARROW_TRY(load_config(dir, options.overrides));
+  checkpoint.config_ = SPARROW_TRY(model_config(dir, options.overrides));
   std::vector<TensorRow> rows = tensor_table(checkpoint.config_);
   if (!options.vision)
     std::erase_if(rows, [](const TensorRow& row) { return row.part == LedgerPart::kVision; });

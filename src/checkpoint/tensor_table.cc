@@ -220,14 +220,11 @@ std::string name_of(const Group& group, TensorRole role, const NameScheme& names
 // Makes the rows of a model, group by group.
 class Table {
  public:
-  Table(const ModelConfig& config, const NameScheme& names)
-      : config_(config),
-        names_(names),
-        excluded_(config.unquantised, kTextPrefix),
-        in_mxfp8_(config.mxfp8, kTextPrefix) {}
+  explicit Table(const ModelConfig& config)
+      : config_(config), excluded_(config.unquantised, kTextPrefix), in_mxfp8_(config.mxfp8, kTextPrefix) {}
 
   void add(const Group& group, int layer = -1, int expert = -1) {
-    const std::string prefix = prefix_of(group.prefix, names_, layer, expert);
+    const std::string prefix = prefix_of(group.prefix, config_.names, layer, expert);
     for (const Template& of : group.rows) {
       TensorRow row = {.role = of.role,
                        .layer = layer,
@@ -288,15 +285,14 @@ class Table {
   }
 
   const ModelConfig& config_;
-  const NameScheme& names_;
   const Exclusions excluded_, in_mxfp8_;
   std::vector<TensorRow> rows_;
 };
 
 }  // namespace
 
-std::vector<TensorRow> tensor_table(const ModelConfig& config, const NameScheme& names) {
-  Table table(config, names);
+std::vector<TensorRow> tensor_table(const ModelConfig& config) {
+  Table table(config);
   table.add(kEntry);
   for (int layer = 0; layer < config.num_layers; ++layer) {
     const auto at = static_cast<size_t>(layer);

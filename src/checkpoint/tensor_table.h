@@ -13,15 +13,7 @@
 
 namespace sparrow {
 
-// How the names of a checkpoint are spelled where two spellings are in use. The default is the released one.
-struct NameScheme {
-  bool text_only = false;     // names of the text model have no prefix before them
-  bool dense_as_moe = false;  // the dense feed-forward is called as the one of a MoE layer
-
-  bool operator==(const NameScheme&) const = default;
-};
-
-std::vector<TensorRow> tensor_table(const ModelConfig& config, const NameScheme& names = {});
+std::vector<TensorRow> tensor_table(const ModelConfig& config);
 
 // By what a checkpoint holds; where that is not clear, the census says what is missing.
 NameScheme detect_names(const ModelConfig& config, const std::function<bool(const std::string& name)>& holds);

@@ -24,6 +24,15 @@ constexpr std::string_view name_of(QuantFormat format) {
   return kNames[static_cast<size_t>(format)];
 }
 
+// How the names of a checkpoint's tensors are spelled where two spellings are in use. The default is the
+// released one.
+struct NameScheme {
+  bool text_only = false;     // names of the text model have no prefix before them
+  bool dense_as_moe = false;  // the dense feed-forward is called as the one of a MoE layer
+
+  bool operator==(const NameScheme&) const = default;
+};
+
 struct RopeConfig {
   double theta = 5e6;
   int rotary_dim = 64;
@@ -55,6 +64,9 @@ struct ModelConfig {
   // any characters. As config.json lists them: checkpoint/mx/exclusions.h reads them.
   std::vector<std::string> unquantised;
   std::vector<std::string> mxfp8;  // listed likewise
+  // Not a field of config.json: what its tensors are called (checkpoint/tensor_table.h finds out), and so
+  // what the lists above are about.
+  NameScheme names;
 
   int vocab_size = 0, hidden_size = 0, num_layers = 0;
   int num_query_heads = 0, num_kv_heads = 0, head_dim = 128;

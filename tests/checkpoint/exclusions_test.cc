@@ -28,6 +28,7 @@ TEST(Exclusions, ThePrefixOfTheTextModelDoesNotCount) {
   EXPECT_TRUE(excludes("lm_head", "language_model.lm_head"));
   EXPECT_TRUE(excludes("language_model.lm_head", "lm_head"));
   EXPECT_TRUE(excludes("model.layers.*.q", "language_model.model.layers.7.q"));
+  EXPECT_TRUE(excludes("language_model.model.layers.*.q", "model.layers.7.q"));
   EXPECT_TRUE(excludes("language_model.model.layers.*.q", "language_model.model.layers.7.q"));
 }
 

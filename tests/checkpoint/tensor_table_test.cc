@@ -86,9 +86,10 @@ TEST(TensorTable, ScalesBelongToTheValuesBeforeThem) {
 
 using Shapes = std::map<std::string, std::vector<int64_t>>;
 
-Shapes shapes_of(const ModelConfig& config, const NameScheme& names) {
+Shapes shapes_of(ModelConfig config, const NameScheme& names) {
   Shapes shapes;
-  for (const TensorRow& row : tensor_table(config, names)) shapes[row.spec.name] = row.spec.shape;
+  config.names = names;
+  for (const TensorRow& row : tensor_table(config)) shapes[row.spec.name] = row.spec.shape;
   return shapes;
 }
 

@@ -44,8 +44,9 @@ bool Exclusions::contains(std::string_view module) const {
   const std::string_view name = bare(module);
   for (size_t end = name.size(); end != std::string_view::npos && end > 0; end = name.rfind('.', end - 1))
     if (names_.contains(name.substr(0, end))) return true;
+  const std::string with_prefix = patterns_.empty() ? "" : prefix_ + std::string(name);
   return std::ranges::any_of(patterns_, [&](std::string_view pattern) {
-    return matches(pattern, module) || matches(pattern, name);
+    return matches(pattern, name) || matches(pattern, with_prefix);
   });
 }
 

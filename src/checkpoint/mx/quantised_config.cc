@@ -12,9 +12,9 @@ namespace {
 constexpr std::string_view kKey = "quantization_config", kText = "text_config";
 
 // Quark lists every linear layer that it leaves alone, embeddings apart.
-std::vector<std::string> all_but_experts(const ModelConfig& plain, const NameScheme& names) {
+std::vector<std::string> all_but_experts(const ModelConfig& plain) {
   std::vector<std::string> modules;
-  for (const TensorRow& row : tensor_table(plain, names)) {
+  for (const TensorRow& row : tensor_table(plain)) {
     const bool is_linear =
         row.piece == TensorPiece::kValues && row.spec.shape.size() == 2 && row.role != TensorRole::kEmbed;
     const bool is_expert = row.part == LedgerPart::kRoutedExperts || row.part == LedgerPart::kSharedExperts;
@@ -90,12 +90,12 @@ void copy_members(const Json& object, JsonWriter& out) {
 
 }  // namespace
 
-ModelConfig quantised(ModelConfig config, const NameScheme& names, QuantFormat format) {
+ModelConfig quantised(ModelConfig config, QuantFormat format) {
   config.quant = QuantFormat::kNone;
   config.unquantised.clear();
   config.mxfp8.clear();
   const auto first_moe = std::ranges::find(config.layer_is_moe, 1) - config.layer_is_moe.begin();
-  if (format == QuantFormat::kMxfp4) config.unquantised = all_but_experts(config, names);
+  if (format == QuantFormat::kMxfp4) config.unquantised = all_but_experts(config);
   if (format == QuantFormat::kMxfp8 || format == QuantFormat::kMxfp4Mxfp8)
     config.unquantised = unquantised_modules(format, static_cast<int>(first_moe), config.num_layers);
   if (format == QuantFormat::kMxfp4Mxfp8) config.mxfp8 = mxfp8_modules();

@@ -21,7 +21,7 @@ constexpr QuantFormat quant_of(MatrixFormat format) {
 
 // The same model with its matrices in that format: MXFP8 of all linear layers but the router, MXFP4 of the
 // experts, or MXFP4 of the experts and MXFP8 of the others. kNone: with none of them quantised.
-ModelConfig quantised(ModelConfig config, const NameScheme& names, QuantFormat format);
+ModelConfig quantised(ModelConfig config, QuantFormat format);
 
 // A config.json with the quantization_config of that model, and with all else it had.
 Result<std::string> quantised_config_json(std::string_view config_json, const ModelConfig& quantised);

@@ -138,11 +138,14 @@ Error cannot_hold(const TensorMove& move, int64_t first, std::span<const float> 
     return std::isfinite(a) != std::isfinite(b) ? std::isfinite(a) : std::fabs(a) < std::fabs(b);
   };
   const auto worst = std::ranges::max_element(numbers, is_better);
+  if (is_mx(move.from) && !std::isfinite(*worst))
+    if (const Status codes = check_codes(move.name, move.source, move.columns); !codes.ok())
+      return codes.error();
   const int64_t at = first + (worst - numbers.begin());
   const std::string limit =
       is_mx(move.to) ? strf("; {} holds numbers up to {}", name_of(move.to), largest_of(move.to)) : "";
   return {Errc::kCorrupt, strf("tensor {}: row {}, column {} is {}{}", move.name, at / move.columns,
-                               at % move.columns, *worst, limit)};
+                               at % move.columns, std::isnan(*worst) ? "nan" : strf("{}", *worst), limit)};
 }
 
 // Weights that are copied must be numbers, too. (Scales were checked when the source was opened.)
@@ -200,10 +203,8 @@ MovePlan plan_moves(const Checkpoint& source, QuantFormat format) {
   for (const SafetensorsFile& file : source.files())
     for (const auto& [name, entry] : file.header().entries) files.emplace(name, &file);
   const ModelConfig& config = source.config();
-  const NameScheme names =
-      detect_names(config, [&](const std::string& name) { return files.contains(name); });
-  MovePlan plan{.config = config.quant == format ? config : quantised(config, names, format)};
-  const Planner planner(files, tensor_table(config, names), tensor_table(plan.config, names));
+  MovePlan plan{.config = config.quant == format ? config : quantised(config, format)};
+  const Planner planner(files, tensor_table(config), tensor_table(plan.config));
   for (const SafetensorsFile& file : source.files()) plan.shards.push_back(planner.plan(file));
   return plan;
 }

@@ -245,7 +245,7 @@ Result<SyntheticConfig> config_of(std::string_view preset, bool is_f32, QuantFor
                                    "\n";
     if (quant == QuantFormat::kNone) return texts;
     const ModelConfig plain = SPARROW_TRY(parse_config(texts.config_json, texts.generation_config_json));
-    texts.config_json = SPARROW_TRY(quantised_config_json(texts.config_json, quantised(plain, {}, quant)));
+    texts.config_json = SPARROW_TRY(quantised_config_json(texts.config_json, quantised(plain, quant)));
     return texts;
   }
   return Error{Errc::kInvalidArgument, strf("preset must be one of {}, got {}", names, json_quoted(preset))};
@@ -253,11 +253,8 @@ Result<SyntheticConfig> config_of(std::string_view preset, bool is_f32, QuantFor
 
 }  // namespace
 
-Result<SyntheticConfig> synthetic_config(std::string_view preset, MatrixFormat format) {
-  return config_of(preset, format == MatrixFormat::kF32, quant_of(format));
-}
-
-Result<SyntheticConfig> synthetic_config(std::string_view name) {
+Result<SyntheticConfig> synthetic_config(std::string_view name, MatrixFormat format) {
+  if (format != MatrixFormat::kBF16) return config_of(name, format == MatrixFormat::kF32, quant_of(format));
   for (const QuantFormat quant : {QuantFormat::kMxfp4Mxfp8, QuantFormat::kMxfp8, QuantFormat::kMxfp4})
     if (const std::string suffix = strf("-{}", name_of(quant)); name.ends_with(suffix))
       return config_of(name.substr(0, name.size() - suffix.size()), /*is_f32=*/false, quant);

@@ -9,6 +9,7 @@
 #include "cli/args/byte_size.h"
 #include "cli/load_model.h"
 #include "cli/plan/memory_plan.h"
+#include "cli/terminal/terminal_text.h"
 #include "config/config.h"
 #include "text/chat_template.h"
 
@@ -38,8 +39,8 @@ Finding examine_rope(const ModelConfig& config) {
 }
 
 Finding examine_weights(const DoctorOptions& options) {
-  const auto checkpoint =
-      Checkpoint::open(options.model, {.prefault = false, .overrides = options.hf_overrides});
+  const auto checkpoint = Checkpoint::open(
+      options.model, {.prefault = false, .check_scales = false, .overrides = options.hf_overrides});
   if (checkpoint.ok())
     return {Level::kOk, "weights",
             strf("{} tensors, {}", checkpoint->num_tensors(),
@@ -114,7 +115,8 @@ namespace {
 void print(const std::vector<Finding>& findings) {
   constexpr int kTopicWidth = 15;
   for (const Finding& f : findings) {
-    std::fputs(strf("{:<6}{:<{}}{}\n", name_of(f.level), f.topic, kTopicWidth, f.text).c_str(), stdout);
+    std::fputs(strf("{:<6}{:<{}}{}\n", name_of(f.level), f.topic, kTopicWidth, terminal_line(f.text)).c_str(),
+               stdout);
     if (!f.next.empty()) std::fputs(strf("{:<6}{:<{}}-> {}\n", "", "", kTopicWidth, f.next).c_str(), stdout);
   }
   const auto count = [&](Level level) {
@@ -141,7 +143,7 @@ void print_json(const std::vector<Finding>& findings, bool failed) {
 }  // namespace
 
 std::vector<Finding> examine_model(const DoctorOptions& options) {
-  const auto config = load_config(options.model, options.hf_overrides);
+  const auto config = model_config(options.model, options.hf_overrides);
   if (!config.ok())
     return {{Level::kFail, "model", config.error().message, "give the folder of a MiniMax-M3 checkpoint"}};
   const auto sparse = std::count(config->layer_is_sparse.begin(), config->layer_is_sparse.end(), 1);

@@ -10,6 +10,7 @@
 #include "base/json/json.h"
 #include "base/json/json_writer.h"
 #include "base/threads/thread_pool.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/random/synthetic.h"
 #include "checkpoint/tensor_table.h"
 #include "cli/args/byte_size.h"
@@ -36,7 +37,7 @@ Result<NamedConfig> preset_config(const std::string& name, const std::string& ov
 Result<NamedConfig> find_config(const PlanCommandOptions& o) {
   std::error_code ec;
   if (std::filesystem::exists(o.model, ec)) {
-    ModelConfig config = SPARROW_TRY(load_config(o.model, o.hf_overrides));
+    ModelConfig config = SPARROW_TRY(model_config(o.model, o.hf_overrides));
     return NamedConfig{o.model, std::move(config)};
   }
   auto preset = preset_config(o.model, o.hf_overrides);
