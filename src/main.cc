@@ -7,6 +7,7 @@
 
 #include "base/files/mapped_fault.h"
 #include "cli/commands.h"
+#include "cli/terminal/terminal_text.h"
 
 namespace {
 
@@ -14,6 +15,8 @@ using namespace sparrow;
 
 // Bad input of any kind ends with 2.
 constexpr int kExitBadInput = 2;
+
+constexpr size_t kMaxErrorBytes = 4000;
 
 Result<int> run(const cli::ServeOptions& options) {
   return cli::run_serve(options);
@@ -83,6 +86,8 @@ int main(int argc, char** argv) {
   const Result<int> code =
       std::visit([](const auto& options) { return exit_code(run(options)); }, std::get<cli::Command>(parsed));
   if (code.ok()) return exit_code_of_printing(code.value());
-  std::fprintf(stderr, "sparrow: %s\n", code.error().message.c_str());
+  // Files and servers have their say in messages: terminals must not obey them, and one screen is enough.
+  const std::string line = cli::terminal_line(excerpt(code.error().message, kMaxErrorBytes));
+  std::fprintf(stderr, "sparrow: %s\n", line.c_str());
   return kExitBadInput;
 }

@@ -173,8 +173,8 @@ Result<bool> rounds_tokens(const LoadOptions& options, const ModelConfig& config
   using ops::cuda::kE4m3Columns;
   if (!SPARROW_TRY(asks_for_e4m3(options, device))) return false;
   if (config.quant != QuantFormat::kMxfp8)
-    return Error{Errc::kUnsupported,
-                 strf("--activation-dtype {}: needs a model with MXFP8 weights", options.activation_dtype)};
+    return Error{Errc::kUnsupported, strf("--activation-dtype {}: needs a model with experts in MXFP8",
+                                          options.activation_dtype)};
   if (config.hidden_size % kE4m3Columns != 0)
     return Error{Errc::kUnsupported,
                  strf("--activation-dtype {}: hidden_size must be a multiple of {}, got {}",

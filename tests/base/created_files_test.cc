@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include "base/files/mapped_file.h"
 #include "support/temp_dir.h"
@@ -21,13 +22,41 @@ TEST(CreatedFiles, AreKeptWholeOrNotAtAll) {
     for (const char* folder : {"o", "o/p/q", "o/r/"}) {
       CreatedFiles first = CreatedFiles::create(dir.path() / folder, 1).value();
       CreatedFiles files = std::move(first);
-      for (const char* name : {"mine", "other"}) ASSERT_TRUE(write_text_file(files.add(name), "new").ok());
+      for (const char* name : {"one", "other"})
+        ASSERT_TRUE(write_text_file(files.add(name).value(), "new").ok());
       if (kept) files.keep();
     }
-    EXPECT_TRUE(fs::exists(dir.path() / "o/mine")) << "was there before";
-    for (const char* path : {"o/other", "o/p/q/mine", "o/r/other"})
+    for (const char* path : {"o/other", "o/p/q/one", "o/r/other"})
       EXPECT_EQ(fs::exists(dir.path() / path), kept) << path;
     EXPECT_TRUE(kept || (!fs::exists(dir.path() / "o/p") && !fs::exists(dir.path() / "o/r")));
+  }
+}
+
+TEST(CreatedFiles, WhatIsThereIsNeverWrittenOver) {
+  const test::TempDir dir;
+  CreatedFiles files = CreatedFiles::create(dir.path() / "o", 1).value();
+  ASSERT_TRUE(write_text_file(files.add("shard").value(), "the first run's").ok());
+  {
+    CreatedFiles others = CreatedFiles::create(dir.path() / "o", 1).value();
+    EXPECT_THAT(others.add("shard").error().message, HasSubstr("shard' exists already"));
+    ASSERT_TRUE(others.add("more").ok());
+  }
+  files.keep();
+  EXPECT_EQ(read_text_file(dir.path() / "o/shard", 100).value(), "the first run's");
+  EXPECT_FALSE(fs::exists(dir.path() / "o/more"));
+  EXPECT_THAT(CreatedFiles::create("", 1).error().message, HasSubstr("empty name"));
+}
+
+TEST(CreatedFiles, AreRemovedByASignalThatEndsTheProgram) {
+  const test::TempDir dir;
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) {
+    const auto interrupted = [&] {
+      CreatedFiles::remove_when_interrupted();
+      CreatedFiles files = CreatedFiles::create(dir.path() / "o/p", 1).value();
+      if (files.add("shard").ok() && fs::exists(dir.path() / "o/p/shard")) ::raise(signal);
+    };
+    EXPECT_EXIT(interrupted(), testing::KilledBySignal(signal), "");
+    EXPECT_FALSE(fs::exists(dir.path() / "o"));
   }
 }
 

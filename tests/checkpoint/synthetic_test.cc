@@ -113,6 +113,16 @@ TEST(Synthetic, WeightsAreSpreadSoThatActivationsKeepTheirSize) {
   EXPECT_NEAR(moments(layer.q_norm).mean, 0.5, 0.05);
 }
 
+TEST(Synthetic, ExpertsAndAllElseCanHaveTwoFormats) {
+  const TempDir dir;
+  ASSERT_TRUE(write_synthetic_checkpoint({.preset = "tiny-mxfp4-mxfp8", .seed = 3, .dir = dir.path()}).ok());
+  const auto checkpoint = Checkpoint::open(dir.path());
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.error().message;
+  const LayerWeights& layer = checkpoint->weights().layers[1];
+  EXPECT_EQ(layer.experts[0].up.format(), MatrixFormat::kMxfp4);
+  EXPECT_EQ(layer.q.format(), MatrixFormat::kMxfp8);
+}
+
 TEST(Synthetic, QuantisedWeightsHaveTheSameSpread) {
   for (const MatrixFormat format : {MatrixFormat::kMxfp8, MatrixFormat::kMxfp4}) {
     const TempDir dir;
@@ -156,7 +166,7 @@ TEST(Synthetic, AfterAnErrorOnlyWhatWasThereBeforeIsLeft) {
     return write_synthetic_checkpoint(
                {.dir = to,
                 .write_beside = [&](const ModelConfig&, CreatedFiles& files) -> Status {
-                  SPARROW_TRY(write_text_file(files.add("beside"), "text"));
+                  SPARROW_TRY(write_text_file(SPARROW_TRY(files.add("beside")), "text"));
                   return Error{Errc::kIo, "the disk is full"};
                 }})
         .error()

@@ -35,7 +35,7 @@ TEST(ActivationDtype, Fp8IsForMxfp8OnAGpu) {
   EXPECT_THAT(refusal(fp8, mxfp8_model(), Device::kCpu), HasSubstr("needs a GPU"));
   ModelConfig config = mxfp8_model();
   config.quant = QuantFormat::kMxfp4;
-  EXPECT_THAT(refusal(fp8, config, Device::kCuda), HasSubstr("needs a model with MXFP8 weights"));
+  EXPECT_THAT(refusal(fp8, config, Device::kCuda), HasSubstr("needs a model with experts in MXFP8"));
   config = mxfp8_model();
   config.hidden_size = 6144 + 64;
   EXPECT_THAT(refusal(fp8, config, Device::kCuda),

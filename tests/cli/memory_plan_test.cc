@@ -49,7 +49,7 @@ TEST(MemoryPlan, CountsRoundedTokens) {
   EXPECT_EQ(fp8.of("rounded rows"), kTokens * (kHidden + 4));
   EXPECT_EQ(fp8.bytes - bf16.bytes, kTokens * (kHidden + 4));
   EXPECT_THAT(make_memory_plan(m3(), {.gpus = 8, .activation_dtype = "fp8"}).error().message,
-              HasSubstr("needs a model with MXFP8 weights"));
+              HasSubstr("needs a model with experts in MXFP8"));
   EXPECT_THAT(make_memory_plan(m3(/*mxfp8=*/true), {.gpu = "cpu", .activation_dtype = "fp8"}).error().message,
               HasSubstr("needs a GPU"));
 }
@@ -253,6 +253,8 @@ TEST(MemoryPlan, WhatDoesNotFitIsToldWhatWould) {
   million.index_cache_dtype = "fp8";
   EXPECT_TRUE(plan_of(m3(), million).fits);
 
+  const MemoryPlan little = plan_of(m3(), {.gpus = 8, .kv_cache_bytes = 1});
+  EXPECT_THAT(little.advice.front(), HasSubstr("--kv-cache-memory is 1 B, less than one block of"));
   const MemoryPlan cache = plan_of(m3(), {.gpus = 8, .kv_cache_bytes = int64_t{100} << 30});
   EXPECT_FALSE(cache.fits);
   EXPECT_THAT(cache.advice, Contains(StartsWith("fits with no --kv-cache-memory")));

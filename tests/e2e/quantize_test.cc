@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/files/mapped_file.h"
 #include "support/checkpoint/expanded.h"
 #include "support/program.h"
 #include "support/temp_dir.h"
@@ -44,8 +45,8 @@ TEST(Quantize, GeneratesWhatTheExpandedCheckpointDoes) {
   }
 }
 
-TEST(Quantize, RandomCheckpointsOfBothFormatsRun) {
-  for (const std::string format : {"mxfp8", "mxfp4"}) {
+TEST(Quantize, RandomCheckpointsOfEveryFormatRun) {
+  for (const std::string format : {"mxfp8", "mxfp4", "mxfp4-mxfp8"}) {
     const TempDir dir;
     const std::string model = dir.path() / "m", expanded = dir.path() / "bf16";
     ASSERT_EQ(run_sparrow({"make-model", "--preset", "tiny", "--dtype", format, "--out", model}).exit_code,
@@ -78,6 +79,7 @@ TEST(Quantize, SaysWhatIsWrong) {
   EXPECT_THAT(error({"quantize", dir.path(), target, "--format", "mxfp8"}), HasSubstr("config.json"));
   EXPECT_THAT(error({"quantize", model, "/proc/q", "--format", "mxfp8"}),
               HasSubstr("cannot create '/proc/q'"));
+  EXPECT_THAT(error({"quantize", model, "", "--format", "mxfp8"}), HasSubstr("empty name"));
   EXPECT_FALSE(std::filesystem::exists(target));
   ASSERT_EQ(run_sparrow({"quantize", model, target, "--format", "mxfp8"}).exit_code, 0);
   EXPECT_THAT(error({"quantize", model, target, "--format", "mxfp8"}), HasSubstr("name a new folder"));
@@ -85,6 +87,21 @@ TEST(Quantize, SaysWhatIsWrong) {
   EXPECT_THAT(copy.err, HasSubstr("the source is MXFP8 already: copied as it is"));
   const auto other = run_sparrow({"quantize", target, dir.path() / "other", "--format", "mxfp4"});
   EXPECT_THAT(other.err, HasSubstr("its weights were rounded before"));
+}
+
+// What files say is shown on a terminal, which must not obey it.
+TEST(Quantize, NamesOfTensorsAreShownAndNotObeyed) {
+  const TempDir dir;
+  const std::string model = dir.path() / "m", index = dir.path() / "m/model.safetensors.index.json";
+  ASSERT_EQ(run_sparrow({"make-model", "--preset", "tiny", "--out", model}).exit_code, 0);
+  ASSERT_TRUE(write_text_file(index, "{\"weight_map\": {\"\\u001b[2J\\nsparrow: ok\": \"a/b\"}}").ok());
+  for (const char* command : {"quantize", "doctor"}) {
+    const auto result = command == std::string("doctor")
+                            ? run_sparrow({"doctor", model})
+                            : run_sparrow({"quantize", model, dir.path() / "q", "--format", "mxfp8"});
+    EXPECT_NE(result.exit_code, 0);
+    EXPECT_THAT(result.out + result.err, HasSubstr("tensor \\x1b[2J\\x0asparrow: ok is in"));
+  }
 }
 
 }  // namespace

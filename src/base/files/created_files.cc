@@ -1,8 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "base/files/created_files.h"
 
+#include <fcntl.h>
+#include <signal.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <system_error>
+
+#include "base/check.h"
 #include "base/files/mapped_file.h"
 
 namespace sparrow {
@@ -13,6 +19,7 @@ std::atomic<const CreatedFiles::Created*> CreatedFiles::last_of_all{nullptr};
 
 Result<CreatedFiles> CreatedFiles::create(const fs::path& dir, uint64_t bytes) {
   constexpr double kMiB = 1024.0 * 1024;
+  if (dir.empty()) return Error{Errc::kInvalidArgument, "the folder to write to has an empty name"};
   CreatedFiles files(dir);
   std::error_code ec;
   fs::path path;
@@ -37,16 +44,40 @@ CreatedFiles::~CreatedFiles() {
   last_of_all = nullptr;
 }
 
-fs::path CreatedFiles::add(std::string_view name) {
+Result<fs::path> CreatedFiles::add(std::string_view name) {
   fs::path path = dir_ / name;
-  std::error_code ec;
-  if (!fs::exists(fs::symlink_status(path, ec))) push(path);
+  const int file = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+  if (file < 0 && errno == EEXIST)
+    return Error{
+        Errc::kInvalidArgument,
+        strf("{} exists already: name a new folder, or remove what an interrupted run has left there",
+             quoted(path))};
+  if (file < 0)
+    return Error{Errc::kIo,
+                 strf("cannot create {}: {}", quoted(path), std::generic_category().message(errno))};
+  ::close(file);
+  push(path);
   return path;
 }
 
 void CreatedFiles::keep() {
   last_of_all = nullptr;
   last_.reset();
+}
+
+void CreatedFiles::remove_when_interrupted() {
+  struct sigaction action {};
+  action.sa_handler = [](int signal) {
+    remove_before_exit();
+    ::raise(signal);  // its usual end: see the flags
+  };
+  action.sa_flags = SA_RESETHAND | SA_NODEFER;
+  sigemptyset(&action.sa_mask);
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGQUIT}) {
+    struct sigaction before {};
+    SPARROW_CHECK(sigaction(signal, nullptr, &before) == 0);
+    if (before.sa_handler != SIG_IGN) SPARROW_CHECK(sigaction(signal, &action, nullptr) == 0);  // nohup
+  }
 }
 
 // Only calls that POSIX allows in a handler.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // CreatedFiles: what a command writes into a folder. Unless it is kept, it is removed again, with the folders
-// that were made for it; what was there before stays.
+// that were made for it; what was there before stays as it is.
 #pragma once
 
 #include <atomic>
@@ -17,19 +17,23 @@ namespace sparrow {
 
 class CreatedFiles {
  public:
-  // Makes the folder, and those above it that are missing. Error: that, or a disk without room for `bytes`.
+  // Makes the folder, and those above it that are missing. Error: that, a folder without a name, or a disk
+  // without room for `bytes`.
   static Result<CreatedFiles> create(const std::filesystem::path& dir, uint64_t bytes);
 
   CreatedFiles(CreatedFiles&&) noexcept = default;
   CreatedFiles& operator=(CreatedFiles&&) = delete;
   ~CreatedFiles();
 
-  // The path of a file that is about to be written there. One that exists is replaced, and stays.
-  std::filesystem::path add(std::string_view name);
+  // Creates a file, empty, and returns its path. Error: that, or there is one already, which another run may
+  // be writing at this moment.
+  Result<std::filesystem::path> add(std::string_view name);
   void keep();
 
   // For a signal handler that ends the program: removes what has not been kept, of the one that is at work.
   static void remove_before_exit() { remove(last_of_all); }
+  // From here on, signals by which somebody ends the program do so, too.
+  static void remove_when_interrupted();
 
  private:
   // A file or a folder. They are removed from the last one back: folders are empty then.

@@ -42,6 +42,9 @@ void on_fault(int, siginfo_t* info, void*) {
     signal(SIGBUS, SIG_DFL);  // the instruction runs again, and ends the program
     return;
   }
+  // Several threads may read the same file: one has the word.
+  static std::atomic_flag is_ending;
+  while (is_ending.test_and_set()) ::pause();
   const auto say = [](const char* text, size_t size) { (void)!::write(STDERR_FILENO, text, size); };
   constexpr char kBefore[] = "sparrow: ",
                  kAfter[] = " cannot be read any more: it was cut short, or its disk failed, while in use\n";

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "base/files/created_files.h"
@@ -45,19 +46,24 @@ Status check_folders(const QuantiseOptions& options) {
   return Ok{};
 }
 
-// Tokenizer, template and whatever else lies beside the weights.
-Result<std::vector<std::string>> copy_small_files(const fs::path& from, CreatedFiles& to) {
+// Tokenizer, template and whatever else lies beside the weights, but for files that are written anew. Returns
+// what is left out: large files, other weights, folders, and links to nothing.
+Result<std::vector<std::string>> copy_small_files(const fs::path& from, const std::set<std::string>& written,
+                                                  CreatedFiles& to) {
   std::error_code ec;
   std::vector<std::string> names, left_out;
-  for (const fs::directory_entry& file : fs::directory_iterator(from, ec)) {
-    const std::string name = file.path().filename();
-    const bool is_weights = file.path().extension() == ".safetensors" || name == kIndex;
-    if (!file.is_regular_file(ec) || is_weights || name == kConfig || name.starts_with('.')) continue;
-    (file.file_size(ec) <= kMaxCopiedBytes ? names : left_out).push_back(name);
+  for (fs::directory_iterator file(from, ec); !ec && file != fs::directory_iterator(); file.increment(ec)) {
+    const std::string name = file->path().filename();
+    if (written.contains(name) || name.starts_with('.')) continue;
+    std::error_code no_file;
+    const bool is_small = file->is_regular_file(no_file) && file->file_size(no_file) <= kMaxCopiedBytes &&
+                          file->path().extension() != ".safetensors";
+    (is_small ? names : left_out).push_back(name + (file->is_directory(no_file) ? "/" : ""));
   }
+  if (ec) return Error{Errc::kIo, strf("cannot read the folder {}: {}", quoted(from), ec.message())};
   for (const std::string& name : names) {
-    const fs::path copy = to.add(name);
-    if (!fs::copy_file(from / name, copy, ec))
+    const fs::path copy = SPARROW_TRY(to.add(name));
+    if (!fs::copy_file(from / name, copy, fs::copy_options::overwrite_existing, ec))
       return Error{Errc::kIo,
                    strf("cannot copy {} to {}: {}", quoted(from / name), quoted(copy), ec.message())};
   }
@@ -99,10 +105,12 @@ Result<QuantiseReport> quantise_checkpoint(const QuantiseOptions& options, const
 
   TensorMover mover(plan.shards, progress);
   std::map<std::string, std::string> files_by_tensor;
+  std::set<std::string> written = {std::string(kConfig), std::string(kIndex)};
   std::array<QuantisedPart, kNumLedgerParts> parts;
   for (ShardMoves& shard : plan.shards) {
     const std::string file = shard.file->path().filename();
-    SPARROW_TRY(mover.run(shard, target.add(file)));
+    SPARROW_TRY(mover.run(shard, SPARROW_TRY(target.add(file))));
+    written.insert(file);
     for (const TensorSpec& spec : shard.specs) files_by_tensor.emplace(spec.name, file);
     for (const TensorMove& move : shard.moves)
       if (move.part) add_to(parts[static_cast<size_t>(*move.part)], move);
@@ -114,13 +122,13 @@ Result<QuantiseReport> quantise_checkpoint(const QuantiseOptions& options, const
     parts[i].part = static_cast<LedgerPart>(i);
     if (parts[i].bytes_after > 0) report.parts.push_back(std::move(parts[i]));
   }
-  report.left_out = SPARROW_TRY(copy_small_files(options.from, target));
+  report.left_out = SPARROW_TRY(copy_small_files(options.from, written, target));
   for (const ShardMoves& shard : plan.shards)
     report.left_out.insert(report.left_out.end(), shard.left_out.begin(), shard.left_out.end());
-  SPARROW_TRY(write_text_file(target.add(kIndex), index_text(files_by_tensor, total_bytes)));
+  SPARROW_TRY(write_text_file(SPARROW_TRY(target.add(kIndex)), index_text(files_by_tensor, total_bytes)));
   if (config.quant != options.format)
     config_json = SPARROW_TRY(quantised_config_json(config_json, plan.config));
-  SPARROW_TRY(write_text_file(target.add(kConfig), config_json));
+  SPARROW_TRY(write_text_file(SPARROW_TRY(target.add(kConfig)), config_json));
   target.keep();
   return report;
 }

@@ -32,8 +32,8 @@ struct QuantisedPart {
 struct QuantiseReport {
   QuantFormat from = QuantFormat::kNone;  // what the source had
   std::vector<QuantisedPart> parts;       // those that the model has
-  // Files that are too large to lie beside weights, and tensors of unknown types that the model has no use
-  // for.
+  // Of the folder, what is no small file (large ones, weights that the model has no use for, folders, links
+  // to nothing), and tensors of unknown types that the model has no use for.
   std::vector<std::string> left_out;
 };
 

@@ -120,20 +120,21 @@ Status write_synthetic_checkpoint(const SyntheticOptions& options, const Progres
   std::string weight_map;
   for (size_t i = 0; i < shards.size(); ++i) {
     const std::string file = strf("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    SPARROW_TRY(writer.write(files.add(file), shards[i]));
+    SPARROW_TRY(writer.write(SPARROW_TRY(files.add(file)), shards[i]));
     for (const TensorRow& row : shards[i])
       weight_map +=
           strf("{}\n    {}: \"{}\"", weight_map.empty() ? "" : ",", json_quoted(row.spec.name), file);
   }
   if (progress) progress(total_bytes, total_bytes);
   SPARROW_TRY(
-      write_text_file(files.add("model.safetensors.index.json"),
+      write_text_file(SPARROW_TRY(files.add("model.safetensors.index.json")),
                       strf("{{\n  \"metadata\": {{\"total_size\": {}}},\n  \"weight_map\": {{{}\n  }}\n}}\n",
                            total_bytes, weight_map)));
-  SPARROW_TRY(write_text_file(files.add("generation_config.json"), texts.generation_config_json));
+  SPARROW_TRY(
+      write_text_file(SPARROW_TRY(files.add("generation_config.json")), texts.generation_config_json));
   if (options.write_beside) SPARROW_TRY(options.write_beside(config, files));
   // Last: a folder without it is not a checkpoint, so an interrupted run leaves nothing that looks like one.
-  SPARROW_TRY(write_text_file(files.add("config.json"), texts.config_json));
+  SPARROW_TRY(write_text_file(SPARROW_TRY(files.add("config.json")), texts.config_json));
   files.keep();
   return Ok{};
 }

@@ -206,8 +206,10 @@ CLI::App* add_make_model(CLI::App& app, MakeModelOptions& o) {
       ->required()
       ->type_name("DIR");
   add_seed(command, "--seed", o.seed, "Same preset, seed and type give the same bytes (default 0)");
-  command->add_option("--dtype", o.dtype, "bf16 (default), f32, mxfp8 (all linear layers) or mxfp4 (experts)")
-      ->check(CLI::IsMember({"bf16", "f32", "mxfp8", "mxfp4"}))
+  command
+      ->add_option("--dtype", o.dtype,
+                   "bf16 (default), f32, mxfp8 (all linear layers), mxfp4 (experts) or mxfp4-mxfp8 (both)")
+      ->check(CLI::IsMember({"bf16", "f32", "mxfp8", "mxfp4", "mxfp4-mxfp8"}))
       ->type_name("TYPE");
   command->footer(
       examples({"sparrow make-model --preset tiny --out /tmp/tiny",
@@ -239,8 +241,8 @@ CLI::App* add_quantize(CLI::App& app, QuantizeOptions& o) {
       "  mxfp4-mxfp8  the experts as mxfp4, all other linear layers as mxfp8; no other program reads it\n"
       "\nFiles keep their names; tokenizer, template and all else small are copied. config.json comes last: "
       "a\n"
-      "folder without it is an interrupted run. Memory stays the same for any model. At the end, for each "
-      "part\n"
+      "folder without it is left of a run that was killed. Memory stays the same for any model. At the end, "
+      "for each part\n"
       "of the model: bytes, error of its weights (root mean square, relative), of its worst matrix, and the\n"
       "largest change of a weight. What has the format already is copied; no value changes.\n");
   return command;

@@ -24,6 +24,9 @@ namespace sparrow::cli {
 // CLI11 reads larger ones, and negative ones, as some other number.
 inline constexpr uint64_t kMaxSeed = INT64_MAX;
 
+// What the attention's plan on a GPU takes, and more than a CPU has use for.
+inline constexpr int64_t kMostStepSequences = 4096;
+
 // For check(): a number within these bounds. CLI::Range lets NaN pass.
 std::function<std::string(const std::string&)> number_in(double least, double most);
 

@@ -114,8 +114,8 @@ void add_goal(CLI::App* command, PlanCommandOptions& o) {
 
 CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
   CLI::App* command = app.add_subcommand("plan", "Show how much memory a model needs, and what fits");
-  const auto number = [&](const char* flag, auto& value, const char* help) {
-    command->add_option(flag, value, help)->check(CLI::Range(int64_t{1}, int64_t{1} << 30))->type_name("N");
+  const auto number = [&](const char* flag, auto& value, const char* help, int64_t most = int64_t{1} << 30) {
+    command->add_option(flag, value, help)->check(CLI::Range(int64_t{1}, most))->type_name("N");
   };
   command
       ->add_option("model,--model", o.model,
@@ -153,7 +153,8 @@ CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
                    "Share of a GPU's memory that may be used (default 0.9)")
       ->check(number_in(0.01, 1))
       ->type_name("U");
-  number("--max-num-seqs", o.max_step_sequences, "Most sequences in one step (default 256)");
+  number("--max-num-seqs", o.max_step_sequences, "Most sequences in one step (default 256)",
+         kMostStepSequences);
   number("--max-num-batched-tokens", o.max_step_tokens, "Most tokens in one step (default 8192; cpu: 512)");
   command->add_option("--kv-cache-memory", o.kv_cache_memory, "Size of the cache (default: what is left)")
       ->type_name("SIZE");

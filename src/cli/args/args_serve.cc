@@ -97,10 +97,11 @@ void add_keys(CLI::App* command, ServeOptions& o) {
 
 void add_engine(CLI::App* command, ServeOptions& o) {
   const char* group = "Engine";
-  const auto number = [&](const char* flag, auto& value, int64_t least, const char* help) {
+  const auto number = [&](const char* flag, auto& value, int64_t least, const char* help,
+                          int64_t most = int64_t{1} << 30) {
     command->add_option(flag, value, help)
         ->transform(count_with_unit(/*has_auto=*/false))
-        ->check(CLI::Range(least, int64_t{1} << 30))
+        ->check(CLI::Range(least, most))
         ->type_name("N")
         ->group(group);
   };
@@ -112,7 +113,8 @@ void add_engine(CLI::App* command, ServeOptions& o) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 30))
       ->type_name("N")
       ->group(group);
-  number("--max-num-seqs", o.max_step_sequences, 1, "Most sequences in one step (default 256)");
+  number("--max-num-seqs", o.max_step_sequences, 1, "Most sequences in one step (default 256)",
+         kMostStepSequences);
   number("--max-num-batched-tokens", o.max_step_tokens, 1,
          "Most tokens in one step (default 512; on a GPU 8192)");
   number("--max-queued-requests", o.max_queued_requests, 1,

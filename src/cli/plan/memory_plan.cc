@@ -167,8 +167,11 @@ std::optional<MemoryPlan> changed(const ModelConfig& config, MemoryPlanOptions o
   return std::move(plan).value();
 }
 
-void add_problem(MemoryPlan& plan) {
+void add_problem(MemoryPlan& plan, std::optional<int64_t> kv_cache_bytes) {
   const int64_t need = plan.fixed_bytes() + plan.block_bytes();
+  if (kv_cache_bytes && *kv_cache_bytes < plan.block_bytes())
+    return plan.advice.push_back(strf("does not fit: --kv-cache-memory is {}, less than one block of {}",
+                                      byte_string(*kv_cache_bytes), byte_string(plan.block_bytes())));
   if (need > plan.budget_bytes)
     plan.advice.push_back(
         strf("does not fit: weights, workspace and one block of cache need {}, and {} may be used",
@@ -243,7 +246,7 @@ Result<MemoryPlan> make_memory_plan(const ModelConfig& config, const MemoryPlanO
                                               options.max_model_len, config.max_positions)};
   MemoryPlan plan = SPARROW_TRY(plan_bare(config, options));
   if (!plan.fits) {
-    add_problem(plan);
+    add_problem(plan, options.kv_cache_bytes);
     add_ways_out(plan, config, options);
   } else if (plan.full_requests() == 0) {
     plan.advice.push_back(strf("requests end at {} tokens: the cache is full then; the model can do {}",

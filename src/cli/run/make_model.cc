@@ -2,6 +2,7 @@
 // `sparrow make-model`: a random checkpoint in the released layout.
 #include <cstdio>
 
+#include "base/files/created_files.h"
 #include "base/files/mapped_file.h"
 #include "base/progress.h"
 #include "checkpoint/random/synthetic.h"
@@ -18,25 +19,24 @@ namespace {
 Status write_text_files(const ModelConfig& config, CreatedFiles& files) {
   const std::string tokenizer =
       SPARROW_TRY(train_tokenizer(tokenizer_corpus(), config.vocab_size, SpareIds::kPhrases));
-  SPARROW_TRY(write_text_file(files.add("tokenizer.json"), tokenizer));
-  SPARROW_TRY(write_text_file(files.add("tokenizer_config.json"), trained_tokenizer_config()));
-  return write_text_file(files.add("chat_template.jinja"), synthetic_chat_template());
+  SPARROW_TRY(write_text_file(SPARROW_TRY(files.add("tokenizer.json")), tokenizer));
+  SPARROW_TRY(write_text_file(SPARROW_TRY(files.add("tokenizer_config.json")), trained_tokenizer_config()));
+  return write_text_file(SPARROW_TRY(files.add("chat_template.jinja")), synthetic_chat_template());
 }
 
 }  // namespace
 
 Status run_make_model(const MakeModelOptions& options) {
-  const MatrixFormat format = options.dtype == "f32"     ? MatrixFormat::kF32
-                              : options.dtype == "mxfp8" ? MatrixFormat::kMxfp8
-                              : options.dtype == "mxfp4" ? MatrixFormat::kMxfp4
-                                                         : MatrixFormat::kBF16;
+  const bool is_f32 = options.dtype == "f32", is_plain = is_f32 || options.dtype == "bf16";
+  CreatedFiles::remove_when_interrupted();
   ProgressBar bar("writing " + folder_name(options.out), ProgressBar::Unit::kBytes);
-  SPARROW_TRY(write_synthetic_checkpoint({.preset = options.preset,
-                                          .seed = options.seed,
-                                          .dir = options.out,
-                                          .format = format,
-                                          .write_beside = write_text_files},
-                                         bar.callback()));
+  SPARROW_TRY(
+      write_synthetic_checkpoint({.preset = is_plain ? options.preset : options.preset + "-" + options.dtype,
+                                  .seed = options.seed,
+                                  .dir = options.out,
+                                  .format = is_f32 ? MatrixFormat::kF32 : MatrixFormat::kBF16,
+                                  .write_beside = write_text_files},
+                                 bar.callback()));
   bar.finish();
   std::printf("%s\n", options.out.c_str());
   return Ok{};

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdio>
 
+#include "base/files/created_files.h"
 #include "base/files/mapped_file.h"
 #include "base/progress.h"
 #include "checkpoint/mx/quantise.h"
@@ -63,6 +64,7 @@ Status run_quantize(const QuantizeOptions& options) {
   QuantFormat format = QuantFormat::kMxfp8;
   for (const QuantFormat other : {QuantFormat::kMxfp4, QuantFormat::kMxfp4Mxfp8})
     if (options.format == sparrow::name_of(other)) format = other;
+  CreatedFiles::remove_when_interrupted();
   ProgressBar bar("quantizing to " + folder_name(options.to), ProgressBar::Unit::kBytes);
   const QuantiseReport report = SPARROW_TRY(
       quantise_checkpoint({.from = options.from, .to = options.to, .format = format}, bar.callback()));
