@@ -9,9 +9,12 @@
 #include <cmath>
 #include <cstdlib>
 #include <exception>
+#include <set>
 #include <utility>
 #include <variant>
 
+#include "base/json/json_writer.h"
+#include "base/json/repeated_keys.h"
 #include "base/utf8.h"
 
 namespace sparrow {
@@ -56,7 +59,6 @@ class TreeBuilder {
     }
     return close();
   }
-
   bool on_key_part(string_view s, size_t, error_code&) { return append(s); }
   bool on_key(string_view s, size_t, error_code&) {
     append(s);
@@ -94,6 +96,7 @@ class TreeBuilder {
 
   JsonNode take_root() { return std::move(root_); }
   const std::optional<std::string>& repeated_key() const { return repeated_key_; }
+  bool keeps_last = false;  // of equal keys, instead of rejecting them
 
  private:
   bool append(string_view s) {
@@ -119,7 +122,13 @@ class TreeBuilder {
     }
     return true;
   }
-  bool has_repeated_key(const JsonObject& object) {
+  bool has_repeated_key(JsonObject& object) {
+    if (keeps_last) {
+      std::set<std::string> later;
+      const auto repeats = [&](const JsonMember& member) { return !later.insert(member.first).second; };
+      object.erase(object.begin(), std::remove_if(object.rbegin(), object.rend(), repeats).base());
+      return false;
+    }
     std::vector<std::string_view> keys;
     keys.reserve(object.size());
     for (const JsonMember& member : object) keys.push_back(member.first);
@@ -373,6 +382,19 @@ Result<JsonDocument> JsonDocument::parse(std::string_view text, std::string_view
     reason = e.what();
   }
   return Error{Errc::kCorrupt, strf("{} is not valid JSON: {} at {}", source, reason, position(text, at))};
+}
+
+std::optional<std::string> with_last_of_equal_keys(std::string_view text) try {
+  boost::json::basic_parser<TreeBuilder> parser({});
+  parser.handler().keeps_last = true;
+  boost::json::error_code ec;
+  if (parser.write_some(false, text.data(), text.size(), ec) != text.size() || ec) return std::nullopt;
+  const JsonNode root = parser.handler().take_root();
+  JsonWriter out;
+  write_json(Json(&root, ""), out);
+  return out.take();
+} catch (const std::exception&) {
+  return std::nullopt;
 }
 
 }  // namespace sparrow

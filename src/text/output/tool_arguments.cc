@@ -44,6 +44,11 @@ ToolArguments::ToolArguments(const Schema& parameters) {
   call.name = kCallElement;
   call.mode = Mode::kObject;
   call.schema = parameters;
+  call.shape = ValueShape(parameters);
+  if (call.shape.count(ValueKind::kObject) > 1 || call.shape.lists_containers()) {
+    call.mode = Mode::kTree;
+    tree_.push_back({.name = call.name, .text = {}, .children = {}});
+  }
 }
 
 void ToolArguments::begin(std::string& json) {
@@ -76,6 +81,7 @@ std::string ToolArguments::unsent() const {
 void ToolArguments::text(std::string_view text, std::string& json) {
   Frame& frame = frames_.back();
   if (keeps_tree()) {
+    if (frames_.size() == 1 && tree_.size() == 1) return;  // between two parameters
     tree_raw_ += text;
     if (frame.mode == Mode::kTree) tree_.back().text += text;
     return;
@@ -102,10 +108,11 @@ void ToolArguments::begin_container(Frame& frame, std::string& json) {
   const int objects = shape.count(ValueKind::kObject), arrays = shape.count(ValueKind::kArray);
   frame.mode = Mode::kTree;
   for (const SchemaAlternative& alternative : shape.alternatives()) {
+    if (shape.lists_containers()) break;
     if (alternative.kind == ValueKind::kObject && objects == 1 && arrays == 0 &&
         alternative.schema.declares_members())
       frame.mode = Mode::kObject;
-    else if (alternative.kind == ValueKind::kArray && objects == 0)
+    else if (alternative.kind == ValueKind::kArray && objects == 0 && arrays == 1)
       frame.mode = Mode::kArray;
     else
       continue;
@@ -203,6 +210,7 @@ void ToolArguments::write_rest(Frame& frame, std::string& json) {
       json += ']';
       return;
     case Mode::kTree:
+      if (frames_.size() == 1) return append_call(json, frame.shape, tree_.front());
       return append_element(json, frame.shape, tree_.front());
     case Mode::kRepeated:
       return;

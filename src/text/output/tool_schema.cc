@@ -5,6 +5,8 @@
 #include <array>
 #include <charconv>
 
+#include "text/constraint/pattern.h"
+
 namespace sparrow {
 namespace {
 
@@ -12,6 +14,8 @@ namespace {
 constexpr int kMaxDepth = 16;
 constexpr size_t kMaxFacets = 32;
 constexpr int kMaxAlternatives = 64;
+// Longer ones match no name: a pattern is made anew for each name that it is held against.
+constexpr size_t kMaxPatternBytes = 512, kMaxNameBytes = 256;
 
 std::string lower_ascii(std::string_view text) {
   std::string out(text);
@@ -68,11 +72,13 @@ std::string percent_decoded(std::string_view text) {
   return out;
 }
 
-// "#/$defs/Point", as RFC 6901 reads it.
-std::optional<Json> follow_pointer(const Json& root, std::string_view ref) {
+// "#/$defs/Point", as RFC 6901 reads it, or the name of an anchor.
+std::optional<Json> follow_reference(const SchemaRoot& root, std::string_view ref) {
   if (ref.empty() || ref.front() != '#') return std::nullopt;
   ref.remove_prefix(1);
-  Json at = root;
+  if (const auto anchor = root.anchors.find(percent_decoded(ref)); anchor != root.anchors.end())
+    return anchor->second;
+  Json at = root.schema;
   while (!ref.empty()) {
     if (ref.front() != '/') return std::nullopt;
     ref.remove_prefix(1);
@@ -97,15 +103,29 @@ std::optional<Json> follow_pointer(const Json& root, std::string_view ref) {
   return at;
 }
 
-bool is_true(const std::optional<Json>& value) {
-  if (!value) return false;
-  const auto flag = value->as_bool();
-  return flag.ok() && flag.value();
+bool is_bool(const std::optional<Json>& value, bool wanted) {
+  return value && value->is_bool() && value->as_bool().value() == wanted;
+}
+
+bool matches(std::string_view pattern, std::string_view name) {
+  if (pattern.size() > kMaxPatternBytes || name.size() > kMaxNameBytes) return false;
+  auto made = Pattern::create(pattern, /*search=*/true);
+  return made.ok() && made.value().matches(name);
+}
+
+void find_anchors(const Json& at, std::map<std::string, Json, std::less<>>& out) {
+  if (at.is_object())
+    if (const auto name = at.find("$anchor"); name && name->is_string()) out.emplace(name->string_view(), at);
+  for (size_t i = 0; i < at.size(); ++i) find_anchors(at.is_array() ? at.element(i) : at.member(i), out);
 }
 
 }  // namespace
 
-Schema::Schema(const Json& node, const Json& root) : root_(root) {
+SchemaRoot::SchemaRoot(const Json& whole) : schema(whole) {
+  find_anchors(whole, anchors);
+}
+
+Schema::Schema(const Json& node, const SchemaRoot& root) : root_(&root) {
   add(node, 0);
 }
 
@@ -113,7 +133,7 @@ void Schema::add(const Json& node, int depth) {
   if (!node.is_object() || depth > kMaxDepth || facets_.size() >= kMaxFacets) return;
   facets_.push_back(node);
   if (const auto ref = node.find("$ref"); ref && ref->is_string())
-    if (const auto target = follow_pointer(*root_, ref->as_string().value())) add(*target, depth + 1);
+    if (const auto target = follow_reference(*root_, ref->string_view())) add(*target, depth + 1);
   if (const auto all = node.find("allOf"); all && all->is_array())
     for (size_t i = 0; i < all->size(); ++i) add(all->element(i), depth + 1);
 }
@@ -134,21 +154,44 @@ std::vector<SchemaAlternative> Schema::alternatives() const {
   std::vector<SchemaAlternative> out;
   int budget = kMaxAlternatives;
   add_alternatives(budget, out);
-  if (is_true(find("nullable"))) out.push_back({ValueKind::kNull, {}});
+  if (is_bool(find("nullable"), true)) out.push_back({ValueKind::kNull, {}});
   if (out.empty()) out.push_back({ValueKind::kAny, *this});
   return out;
 }
 
-void Schema::add_types(const Json& type, std::vector<SchemaAlternative>& out) const {
-  if (type.is_string()) out.push_back({kind_of_type(type.as_string().value()), *this});
-  for (size_t i = 0; type.is_array() && i < std::min<size_t>(type.size(), kMaxAlternatives); ++i)
-    if (const Json name = type.element(i); name.is_string())
-      out.push_back({kind_of_type(name.as_string().value()), *this});
+// Itself; where anyOf or oneOf say which members there are, itself beside each of them.
+std::vector<Schema> Schema::branches(int& budget) const {
+  std::vector<Schema> out;
+  const auto list = union_list();
+  bool any_members = false;
+  for (size_t i = 0; list && i < list->size() && budget > 0; ++i) {
+    --budget;
+    const Schema way(list->element(i), *root_);
+    any_members |= way.declares_members();
+    for (const Schema& inner : way.branches(budget)) {
+      out.push_back(*this);
+      out.back().facets_.insert(out.back().facets_.end(), inner.facets_.begin(), inner.facets_.end());
+    }
+  }
+  if (!any_members) out = {*this};
+  return out;
+}
+
+void Schema::add_type(ValueKind kind, int& budget, std::vector<SchemaAlternative>& out) const {
+  if (kind != ValueKind::kObject) return out.push_back({kind, *this});
+  for (const Schema& branch : branches(budget)) out.push_back({kind, branch});
 }
 
 void Schema::add_alternatives(int& budget, std::vector<SchemaAlternative>& out) const {
-  if (const auto type = find("type")) return add_types(*type, out);
-  if (find("properties") || find("additionalProperties")) return out.push_back({ValueKind::kObject, *this});
+  if (const auto type = find("type")) {
+    if (type->is_string()) add_type(kind_of_type(type->string_view()), budget, out);
+    for (size_t i = 0; type->is_array() && i < std::min<size_t>(type->size(), kMaxAlternatives); ++i)
+      if (const Json name = type->element(i); name.is_string())
+        add_type(kind_of_type(name.string_view()), budget, out);
+    return;
+  }
+  if (find("properties") || find("patternProperties") || find("additionalProperties"))
+    return add_type(ValueKind::kObject, budget, out);
   if (find("items") || find("prefixItems")) return out.push_back({ValueKind::kArray, *this});
   if (const auto list = union_list()) {
     for (size_t i = 0; i < list->size() && budget > 0; ++i) {
@@ -160,63 +203,58 @@ void Schema::add_alternatives(int& budget, std::vector<SchemaAlternative>& out) 
   out.push_back({listed_values().empty() ? ValueKind::kAny : ValueKind::kEnum, *this});
 }
 
-std::optional<Schema> Schema::declared_property(std::string_view name, int& budget) const {
+std::optional<Schema> Schema::declared_property(std::string_view name) const {
   std::optional<Schema> out;
-  for (const Json& facet : facets_) {
-    const auto properties = facet.find("properties");
-    if (!properties) continue;
-    const auto node = properties->find(name);
-    if (!node) continue;
+  const auto add = [&](const Json& node) {
     if (!out)
-      out.emplace(*node, *root_);
+      out.emplace(node, *root_);
     else
-      out->add(*node, 0);
-  }
-  const auto list = union_list();
-  // {"type": "object", "anyOf": [{"properties": ...}, ...]}
-  for (size_t i = 0; !out && list && i < list->size() && budget > 0; ++i) {
-    --budget;
-    out = Schema(list->element(i), *root_).declared_property(name, budget);
+      out->add(node, 0);
+  };
+  for (const Json& facet : facets_) {
+    if (const auto properties = facet.find("properties"))
+      if (const auto node = properties->find(name)) add(*node);
+    if (const auto patterns = facet.find("patternProperties"); patterns && patterns->is_object())
+      for (size_t i = 0; i < patterns->size(); ++i)
+        if (matches(patterns->key(i), name)) add(patterns->member(i));
   }
   return out;
 }
 
+// {"type": "object", "anyOf": [{"properties": ...}, ...]}: a member that none but another of them declares.
+std::optional<Schema> Schema::other_branch_property(std::string_view name, int& budget) const {
+  const auto list = union_list();
+  for (size_t i = 0; list && i < list->size() && budget > 0; ++i) {
+    --budget;
+    const Schema other(list->element(i), *root_);
+    if (auto found = other.declared_property(name)) return found;
+    if (auto found = other.other_branch_property(name, budget)) return found;
+  }
+  return std::nullopt;
+}
+
 bool Schema::declares_property(std::string_view name) const {
-  int budget = kMaxAlternatives;
-  return declared_property(name, budget).has_value();
+  return declared_property(name).has_value();
+}
+
+bool Schema::allows_property(std::string_view name) const {
+  return !is_bool(find("additionalProperties"), false) || declares_property(name);
 }
 
 Schema Schema::property(std::string_view name) const {
+  if (auto declared = declared_property(name)) return *declared;
   int budget = kMaxAlternatives;
-  if (auto declared = declared_property(name, budget)) return *declared;
+  if (auto other = other_branch_property(name, budget)) return *other;
   if (const auto additional = find("additionalProperties")) return Schema(*additional, *root_);
   return {};
 }
 
 bool Schema::declares_members() const {
   for (const Json& facet : facets_)
-    for (const char* key : {"properties", "additionalProperties"})
+    for (const char* key : {"properties", "patternProperties", "additionalProperties"})
       if (const auto members = facet.find(key); members && members->is_object() && members->size() > 0)
         return true;
   return false;
-}
-
-void Schema::add_property_names(int& budget, std::vector<std::string>& out) const {
-  for (const Json& facet : facets_)
-    if (const auto properties = facet.find("properties"); properties && properties->is_object())
-      for (size_t i = 0; i < properties->size(); ++i) out.emplace_back(properties->key(i));
-  const auto list = union_list();
-  for (size_t i = 0; list && i < list->size() && budget > 0; ++i) {
-    --budget;
-    Schema(list->element(i), *root_).add_property_names(budget, out);
-  }
-}
-
-std::vector<std::string> Schema::property_names() const {
-  std::vector<std::string> out;
-  int budget = kMaxAlternatives;
-  add_property_names(budget, out);
-  return out;
 }
 
 std::vector<std::string> Schema::required_names() const {
@@ -226,11 +264,6 @@ std::vector<std::string> Schema::required_names() const {
       for (size_t i = 0; i < list->size(); ++i)
         if (const Json name = list->element(i); name.is_string()) out.push_back(name.as_string().value());
   return out;
-}
-
-bool Schema::allows_other_members() const {
-  const auto additional = find("additionalProperties");
-  return is_true(additional) || (additional && additional->is_object()) || find("patternProperties");
 }
 
 Schema Schema::item(size_t index) const {
@@ -253,6 +286,13 @@ std::vector<Json> Schema::listed_values() const {
   return out;
 }
 
+std::vector<Json> Schema::all(std::string_view keyword) const {
+  std::vector<Json> out;
+  for (const Json& facet : facets_)
+    if (auto found = facet.find(keyword)) out.push_back(*found);
+  return out;
+}
+
 Result<ToolSet> ToolSet::from_json(const Json& tools) {
   SPARROW_TRY(tools.expect_array());
   ToolSet set;
@@ -261,15 +301,15 @@ Result<ToolSet> ToolSet::from_json(const Json& tools) {
     SPARROW_TRY(tool.expect_object());
     const Json function = tool.find("function").value_or(tool);
     const std::string name = SPARROW_TRY(SPARROW_TRY(function.at("name")).as_string());
-    const auto parameters = function.find("parameters");
-    set.parameters_.emplace(name, parameters ? Schema(*parameters, *parameters) : Schema());
+    if (const auto parameters = function.find("parameters"))
+      set.parameters_.emplace(name, SchemaRoot(*parameters));
   }
   return set;
 }
 
 Schema ToolSet::parameters(std::string_view tool) const {
   const auto found = parameters_.find(tool);
-  return found == parameters_.end() ? Schema() : found->second;
+  return found == parameters_.end() ? Schema() : Schema(found->second.schema, found->second);
 }
 
 }  // namespace sparrow

@@ -28,43 +28,51 @@ enum class ValueKind {
 
 struct SchemaAlternative;
 
+// Where references look. Borrows the request's document.
+struct SchemaRoot {
+  explicit SchemaRoot(const Json& whole);
+  Json schema;
+  std::map<std::string, Json, std::less<>> anchors;
+};
+
 // All schema objects that hold for one value at the same time: its own, what $ref points to, the members of
-// allOf. Borrows the document it was made from.
+// allOf. Borrows the root.
 class Schema {
  public:
   Schema() = default;  // says nothing
-  // $ref is looked up in `root`.
-  Schema(const Json& node, const Json& root);
+  Schema(const Json& node, const SchemaRoot& root);
 
   // The types a value may have, in the order of the schema; {kAny} where nothing is known. Never empty.
   std::vector<SchemaAlternative> alternatives() const;
 
-  // Of an object's member: properties, then additionalProperties.
+  // Of an object's member: properties and patternProperties, then additionalProperties.
   Schema property(std::string_view name) const;
   bool declares_property(std::string_view name) const;
+  // Not where only declared members may be there.
+  bool allows_property(std::string_view name) const;
   // Whether anything at all is said about members.
   bool declares_members() const;
-  // Of an object: the members that are declared, those of all alternatives; the ones that must be there; and
-  // whether it says that there may be others.
-  std::vector<std::string> property_names() const;
+  // Of an object: the members that must be there.
   std::vector<std::string> required_names() const;
-  bool allows_other_members() const;
   // Of an array's element: prefixItems (or a list in items), then items.
   Schema item(size_t index) const;
   // The values of enum and const.
   std::vector<Json> listed_values() const;
+  // What each of the schema objects says under this keyword.
+  std::vector<Json> all(std::string_view keyword) const;
 
  private:
   void add(const Json& node, int depth);
   void add_alternatives(int& budget, std::vector<SchemaAlternative>& out) const;
-  void add_types(const Json& type, std::vector<SchemaAlternative>& out) const;
+  void add_type(ValueKind kind, int& budget, std::vector<SchemaAlternative>& out) const;
   std::optional<Json> find(std::string_view key) const;
   std::optional<Json> union_list() const;
-  std::optional<Schema> declared_property(std::string_view name, int& budget) const;
-  void add_property_names(int& budget, std::vector<std::string>& out) const;
+  std::vector<Schema> branches(int& budget) const;
+  std::optional<Schema> declared_property(std::string_view name) const;
+  std::optional<Schema> other_branch_property(std::string_view name, int& budget) const;
 
   std::vector<Json> facets_;
-  std::optional<Json> root_;
+  const SchemaRoot* root_ = nullptr;
 };
 
 struct SchemaAlternative {
@@ -72,7 +80,7 @@ struct SchemaAlternative {
   Schema schema;
 };
 
-// The tools of one request. Borrows the request's document.
+// The tools of one request. Borrows the request's document; schemas borrow the set.
 class ToolSet {
  public:
   ToolSet() = default;
@@ -83,7 +91,7 @@ class ToolSet {
   Schema parameters(std::string_view tool) const;
 
  private:
-  std::map<std::string, Schema, std::less<>> parameters_;
+  std::map<std::string, SchemaRoot, std::less<>> parameters_;
 };
 
 }  // namespace sparrow

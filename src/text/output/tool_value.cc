@@ -6,12 +6,13 @@
 #include <optional>
 
 #include "base/json/json_writer.h"
+#include "base/json/repeated_keys.h"
+#include "text/output/tool_fit.h"
 #include "text/output/tool_number.h"
 
 namespace sparrow {
 namespace {
 
-constexpr std::string_view kItem = "item";
 constexpr std::string_view kMixedText = "$text";
 
 std::string_view trimmed(std::string_view text) {
@@ -33,36 +34,18 @@ bool all_numbers_finite(const Json& value) {
   return value.is_bool() || value.is_null() || value.as_number().ok();
 }
 
-bool same_value(const Json& a, const Json& b) {
-  if (a.is_string() || b.is_string())
-    return a.is_string() && b.is_string() && a.as_string().value() == b.as_string().value();
-  if (a.is_object() != b.is_object() || a.is_array() != b.is_array() || a.size() != b.size()) return false;
-  if (a.is_array()) {
-    for (size_t i = 0; i < a.size(); ++i)
-      if (!same_value(a.element(i), b.element(i))) return false;
-    return true;
-  }
-  if (a.is_object()) {
-    for (size_t i = 0; i < a.size(); ++i)
-      if (a.key(i) != b.key(i) || !same_value(a.member(i), b.member(i))) return false;
-    return true;
-  }
-  const auto truth_a = a.as_bool(), truth_b = b.as_bool();
-  if (truth_a.ok() || truth_b.ok()) return truth_a.ok() && truth_b.ok() && truth_a.value() == truth_b.value();
-  const auto number_a = a.as_number(), number_b = b.as_number();
-  if (number_a.ok() || number_b.ok())
-    return number_a.ok() && number_b.ok() && number_a.value() == number_b.value();
-  return a.is_null() && b.is_null();
-}
-
-// JSON text passes as it was written. A key that occurs twice would leave the choice to the reader: not
-// taken.
+// JSON text passes as it was written. Of a key that occurs twice the last one is taken, for every reader.
 std::optional<std::string> json_text(std::string_view text, std::optional<ValueKind> wanted) {
   text = trimmed(text);
   if (wanted && !text.starts_with(*wanted == ValueKind::kObject ? '{' : '[')) return std::nullopt;
-  const auto document = JsonDocument::parse(text, "value");
+  std::string json(text);
+  auto document = JsonDocument::parse(json, "value");
+  if (!document.ok()) {
+    json = with_last_of_equal_keys(text).value_or("");
+    document = JsonDocument::parse(json, "value");
+  }
   if (!document.ok() || !all_numbers_finite(document->root())) return std::nullopt;
-  return std::string(text);
+  return json;
 }
 
 std::string quoted_json(std::string_view text) {
@@ -71,14 +54,14 @@ std::string quoted_json(std::string_view text) {
   return out;
 }
 
-std::optional<std::string> listed_value(const Schema& schema, std::string_view text) {
-  const auto document = JsonDocument::parse(trimmed(text), "value");
-  for (const Json& listed : schema.listed_values()) {
-    if (listed.is_string() ? listed.as_string().value() != text
-                           : !document.ok() || !same_value(listed, document->root()))
-      continue;
-    return listed.is_string() ? quoted_json(text) : std::string(trimmed(text));
-  }
+// Whatever else it could be.
+std::optional<std::string> listed_json(const ValueShape& shape, const ToolElement& element) {
+  for (const SchemaAlternative& alternative : shape.alternatives())
+    if (const auto value = listed_value(alternative.schema, element)) {
+      JsonWriter json;
+      write_json(*value, json);
+      return json.take_part();
+    }
   return std::nullopt;
 }
 
@@ -95,6 +78,12 @@ std::optional<std::string> boolean(std::string_view text) {
   if (text == "1" || equals_ignoring_case(text, "true")) return "true";
   if (text == "0" || equals_ignoring_case(text, "false")) return "false";
   return std::nullopt;
+}
+
+bool takes_any_text(const Schema& string) {
+  for (const char* keyword : {"pattern", "minLength", "maxLength"})
+    if (!string.all(keyword).empty()) return false;
+  return true;
 }
 
 void append_key(std::string& out, std::string_view separator, std::string_view key) {
@@ -120,7 +109,6 @@ std::optional<std::string> convert(const SchemaAlternative& alternative, std::st
       if (is_blank(text)) return alternative.kind == ValueKind::kObject ? "{}" : "[]";
       return json_text(text, alone ? std::nullopt : std::optional(alternative.kind));
     case ValueKind::kEnum:
-      return listed_value(alternative.schema, text);
     case ValueKind::kNull:
     case ValueKind::kAny:
       return std::nullopt;
@@ -170,24 +158,28 @@ void append_items(std::string& out, const Schema& schema, const ToolElement& ele
   out += ']';
 }
 
-// The first object that declares all the children, else the first object.
-const Schema* best_object(const ValueShape& shape, const ToolElement& element) {
-  const Schema* first = nullptr;
+// Of several alternatives of one kind the one that the children fit best, and of equal ones the first: all is
+// as it says; else its const and enum are ({"kind": "a", ...}); else it declares all the children.
+struct Choice {
+  const Schema* schema = nullptr;
+  bool fits = false;
+};
+Choice best_of(ValueKind kind, const ValueShape& shape, const ToolElement& element) {
+  Choice best;
+  int best_rank = -1;
   for (const SchemaAlternative& alternative : shape.alternatives()) {
-    if (alternative.kind != ValueKind::kObject) continue;
-    if (first == nullptr) first = &alternative.schema;
-    if (std::all_of(element.children.begin(), element.children.end(), [&](const ToolElement& child) {
-          return alternative.schema.declares_property(child.name);
-        }))
-      return &alternative.schema;
+    if (alternative.kind != kind) continue;
+    const Schema& schema = alternative.schema;
+    const bool fit = fits(alternative, element);
+    const bool declares_all =
+        std::all_of(element.children.begin(), element.children.end(),
+                    [&](const ToolElement& child) { return schema.declares_property(child.name); });
+    const int rank = 4 * fit + 2 * (fit || fits_listed_members(schema, element)) + declares_all;
+    if (rank <= best_rank) continue;
+    best = {&schema, fit};
+    best_rank = rank;
   }
-  return first;
-}
-
-const Schema* first_array(const ValueShape& shape) {
-  for (const SchemaAlternative& alternative : shape.alternatives())
-    if (alternative.kind == ValueKind::kArray) return &alternative.schema;
-  return nullptr;
+  return best;
 }
 
 }  // namespace
@@ -205,18 +197,24 @@ ValueShape::ValueShape(const Schema& schema) : alternatives_(schema.alternatives
   for (const SchemaAlternative& alternative : alternatives_) {
     nullable_ |= alternative.kind == ValueKind::kNull;
     if (first == nullptr && alternative.kind != ValueKind::kNull) first = &alternative;
-    if (alternative.kind != ValueKind::kEnum) continue;
-    const std::vector<Json> listed = alternative.schema.listed_values();
-    nullable_ |= std::any_of(listed.begin(), listed.end(), [](const Json& value) { return value.is_null(); });
+    for (const Json& value : alternative.schema.listed_values()) {
+      nullable_ |= alternative.kind == ValueKind::kEnum && value.is_null();
+      lists_containers_ |= value.is_object() || value.is_array();
+    }
   }
   if (first == nullptr || (first->kind != ValueKind::kString && first->kind != ValueKind::kEnum)) return;
   // Elements may still follow the text, and where they can be more than text they must not become a string.
   if (allows(ValueKind::kObject) || allows(ValueKind::kArray) || allows(ValueKind::kAny)) return;
+  if (lists_containers_) return;
+  const size_t others = alternatives_.size() - static_cast<size_t>(count(ValueKind::kNull));
+  const bool only_strings = static_cast<size_t>(count(ValueKind::kString)) == others;
   const std::vector<Json> listed = first->schema.listed_values();
-  const bool alone = alternatives_.size() - static_cast<size_t>(count(ValueKind::kNull)) == 1;
-  const bool only_strings = std::all_of(
-      listed.begin(), listed.end(), [](const Json& value) { return value.is_string() || value.is_null(); });
-  prefers_string_ = listed.empty() || (alone && (only_strings || first->kind == ValueKind::kString));
+  if (first->kind == ValueKind::kEnum)
+    prefers_string_ = others == 1 && std::all_of(listed.begin(), listed.end(), [](const Json& value) {
+                        return value.is_string() || value.is_null();
+                      });
+  else
+    prefers_string_ = only_strings || (listed.empty() && takes_any_text(first->schema));
 }
 
 int ValueShape::count(ValueKind kind) const {
@@ -224,7 +222,33 @@ int ValueShape::count(ValueKind kind) const {
                                         [kind](const SchemaAlternative& a) { return a.kind == kind; }));
 }
 
+// What it fits as it stands; else what it can be read as, but no number or truth where it can be a string:
+// 02134 is no integer that was written so.
+std::string typed_leaf(const ValueShape& shape, std::string_view text) {
+  const auto& alternatives = shape.alternatives();
+  const bool alone = alternatives.size() - static_cast<size_t>(shape.count(ValueKind::kNull)) == 1;
+  const ToolElement element{.name = {}, .text = std::string(text), .children = {}};
+  bool free_string = false;
+  for (const SchemaAlternative& alternative : alternatives) {
+    free_string |= alternative.kind == ValueKind::kString && alternative.schema.listed_values().empty();
+    if (!alone && fits(alternative, element))
+      if (const auto json = convert(alternative, text, alone)) return *json;
+  }
+  for (const SchemaAlternative& alternative : alternatives) {
+    const ValueKind kind = alternative.kind;
+    const bool scalar =
+        kind == ValueKind::kInteger || kind == ValueKind::kNumber || kind == ValueKind::kBoolean;
+    if (scalar && free_string) continue;
+    if (const auto json = convert(alternative, text, alone)) return *json;
+  }
+  return quoted_json(text);
+}
+
 void append_leaf(std::string& out, const ValueShape& shape, std::string_view text) {
+  if (const auto listed = listed_json(shape, {.name = {}, .text = std::string(text), .children = {}})) {
+    out += *listed;
+    return;
+  }
   const bool string_allowed = shape.allows(ValueKind::kString) || shape.allows(ValueKind::kEnum);
   // Blanks are part of a string, so only where there can be none may they be cut off.
   const bool typed = !string_allowed && !shape.allows(ValueKind::kAny);
@@ -237,28 +261,34 @@ void append_leaf(std::string& out, const ValueShape& shape, std::string_view tex
     out += string_allowed || shape.allows(ValueKind::kAny) ? "\"\"" : "null";
     return;
   }
-  const auto& alternatives = shape.alternatives();
-  const bool alone = alternatives.size() - static_cast<size_t>(shape.count(ValueKind::kNull)) == 1;
-  for (const SchemaAlternative& alternative : alternatives)
-    if (const auto json = convert(alternative, text, alone)) {
-      out += *json;
-      return;
-    }
-  append_json_string(out, text);
+  out += typed_leaf(shape, text);
 }
 
 void append_element(std::string& out, const ValueShape& shape, const ToolElement& element) {
   if (element.children.empty()) return append_leaf(out, shape, element.text);
+  if (const auto listed = listed_json(shape, element)) {
+    out += *listed;
+    return;
+  }
   const bool all_items = std::all_of(element.children.begin(), element.children.end(),
                                      [](const ToolElement& child) { return child.name == kItem; });
-  const Schema* object = best_object(shape, element);
-  const Schema* array = first_array(shape);
-  if (array != nullptr && object != nullptr && (!all_items || object->declares_property(kItem)))
-    array = nullptr;
-  if (array != nullptr) return append_items(out, *array, element);
-  if (object != nullptr) return append_members(out, *object, element);
+  const Choice object = best_of(ValueKind::kObject, shape, element);
+  Choice array = best_of(ValueKind::kArray, shape, element);
+  if (array.schema != nullptr && object.schema != nullptr &&
+      (!all_items || object.schema->declares_property(kItem) || (object.fits && !array.fits)))
+    array = {};
+  if (array.schema != nullptr) return append_items(out, *array.schema, element);
+  if (object.schema != nullptr) return append_members(out, *object.schema, element);
   if (all_items && is_blank(element.text)) return append_items(out, Schema(), element);
   append_members(out, Schema(), element);
+}
+
+void append_call(std::string& out, const ValueShape& shape, const ToolElement& call) {
+  std::string members = call.children.empty() ? "{}" : "";
+  if (const auto listed = listed_json(shape, call); listed && listed->starts_with('{')) members = *listed;
+  const Choice object = best_of(ValueKind::kObject, shape, call);
+  if (members.empty()) append_members(members, object.schema ? *object.schema : Schema(), call);
+  out += std::string_view(members).substr(1);
 }
 
 std::string mixed_text_key(const std::vector<std::string>& member_names) {

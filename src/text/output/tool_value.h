@@ -29,6 +29,8 @@ class ValueShape {
   // The first alternative that is not null is a string, and none has elements: text that is not null is this
   // string, whatever it looks like and whatever follows it.
   bool prefers_string() const { return prefers_string_; }
+  // Objects or lists are among the values of enum and const.
+  bool lists_containers() const { return lists_containers_; }
   int count(ValueKind kind) const;
   const std::vector<SchemaAlternative>& alternatives() const { return alternatives_; }
 
@@ -36,6 +38,7 @@ class ValueShape {
   std::vector<SchemaAlternative> alternatives_;
   bool nullable_ = false;
   bool prefers_string_ = false;
+  bool lists_containers_ = false;
 };
 
 bool is_blank(char c);
@@ -45,6 +48,8 @@ bool is_blank(std::string_view text);
 void append_leaf(std::string& out, const ValueShape& shape, std::string_view text);
 // Any value.
 void append_element(std::string& out, const ValueShape& shape, const ToolElement& element);
+// The arguments of a call, behind their opening brace.
+void append_call(std::string& out, const ValueShape& shape, const ToolElement& call);
 
 // The member that keeps the text written between child elements: $text, or with more $ where a child has that
 // name.

@@ -122,8 +122,11 @@ SPARROW_CASES(
     V{"JsonObject", kObject, R"( {"a": [1, 1e2], "b": 12345678901234567890123} )",
       R"({"a": [1, 1e2], "b": 12345678901234567890123})"},
     V{"JsonArray", kArray, R"(["a", {"b": null}])", R"(["a", {"b": null}])"},
-    V{"JsonOfAnotherType", kObject, "[1,2]", "[1,2]"}, V{"NotJson", kObject, "{a: 1}", R"("{a: 1}")"},
-    V{"JsonWithAKeyTwice", kObject, R"({"a":1,"a":2})", R"("{\"a\":1,\"a\":2}")"},
+    V{"JsonOfAnotherType", kObject, "[1,2]", "[1,2]"},
+    V{"PatternProperties", R"({"type":"object","patternProperties":{"^k":{"type":"boolean"}}})",
+      "@<k1>false@</k1>@<x>1@</x>", R"({"k1":false,"x":"1"})"},
+    V{"NotJson", kObject, "{a: 1}", R"("{a: 1}")"},
+    V{"JsonWithAKeyTwice", kObject, R"({"a":1,"a":2})", R"({"a":2})"},
     V{"JsonThatOverflows", kArray, "[1e999]", R"("[1e999]")"}, V{"CutOffJson", kArray, "[1, 2", R"("[1, 2")"},
     V{"Elements", R"({"type":"object","properties":{"city":{"type":"string"},"zip":{"type":"integer"}}})",
       "\n@<city>Singapore@</city>\n@<zip>018956@</zip>\n", R"({"city":"Singapore","zip":18956})"},
@@ -178,6 +181,43 @@ SPARROW_CASES(MixedText,
               V{"UntypedItems", kNothing, "@<item>1@</item>x", R"({"item":"1","$text":"x"})"},
               V{"BlanksAreNoText", kNothing, "\n@<child>value@</child>\n", R"({"child":"value"})"});
 
+constexpr const char* kTagged =
+    R"({"oneOf":[{"properties":{"k":{"const":"num"},"v":{"type":"integer"}},"required":["k","v"]},)"
+    R"({"properties":{"k":{"const":"zip"},"v":{"type":"string"}},"required":["k","v"]},)"
+    R"({"properties":{"k":{"enum":["flags"]},"v":{"type":"array","items":{"type":"boolean"}}},"required":["k","v"]}]})";
+constexpr const char* kTaggedBeside =
+    R"({"type":"object","properties":{"k":{"type":"string"}},"anyOf":[{"properties":{"k":{"const":"zip"},"v":{"type":"string"}}},)"
+    R"({"properties":{"k":{"const":"num"},"v":{"type":"integer"}}}]})";
+constexpr const char* kShortOrLong =
+    R"({"anyOf":[{"type":"integer","minimum":10,"maximum":12},{"type":"string","pattern":"^[0-9]{3}$"}]})";
+constexpr const char* kIntegerOrString = R"({"type":["integer","string"]})";
+constexpr const char* kNumberOrString = R"({"type":["number","string"]})";
+constexpr const char* kBooleanOrString = R"({"type":["boolean","string"]})";
+
+SPARROW_CASES(Tagged, V{"Integer", kTagged, "@<k>num@</k>@<v>5@</v>", R"({"k":"num","v":5})"},
+              V{"Text", kTagged, "@<k>zip@</k>@<v>02134@</v>", R"({"k":"zip","v":"02134"})"},
+              V{"List", kTagged, "@<k>flags@</k>@<v>@<item>false@</item>@</v>",
+                R"({"k":"flags","v":[false]})"},
+              V{"TagLast", kTagged, "@<v>02134@</v>@<k>zip@</k>", R"({"v":"02134","k":"zip"})"},
+              V{"NoTag", kTagged, "@<v>02134@</v>", R"({"v":2134})"},
+              V{"TagBeforeTypes", kTaggedBeside, "@<k>num@</k>@<v>+7@</v>", R"({"k":"num","v":7})"},
+              V{"Beside", kTaggedBeside, "@<k>zip@</k>@<v>02134@</v>", R"({"k":"zip","v":"02134"})"});
+
+SPARROW_CASES(
+    NumberOrText, V{"LeadingZero", kIntegerOrString, "02134", R"("02134")"},
+    V{"Plus", kIntegerOrString, "+1", R"("+1")"}, V{"Blank", kIntegerOrString, " 1", R"(" 1")"},
+    V{"Fraction", kIntegerOrString, "5.0", R"("5.0")"}, V{"Negative", kIntegerOrString, "-12", "-12"},
+    V{"Number", kNumberOrString, "-1.50e3", "-1.50e3"}, V{"NumberPoint", kNumberOrString, "5.", R"("5.")"},
+    V{"One", kBooleanOrString, "1", R"("1")"}, V{"True", kBooleanOrString, "true", "true"},
+    V{"Capitals", kBooleanOrString, "True", R"("True")"},
+    V{"OneOfBooleanOrInteger", R"({"type":["boolean","integer"]})", "1", "1"},
+    V{"WithinBounds", kShortOrLong, "11", "11"}, V{"OutOfBounds", kShortOrLong, "123", R"("123")"},
+    V{"FitsNeither", kShortOrLong, "13", R"("13")"},
+    V{"PatternFirst", R"({"anyOf":[{"type":"string","pattern":"^[a-z]+$"},{"type":"integer"}]})", "42", "42"},
+    V{"ListsByTheirElements",
+      R"({"anyOf":[{"type":"array","items":{"type":"integer"}},{"type":"array","items":{"type":"string"}}]})",
+      "@<item>5@</item>@<item>x@</item>", R"(["5","x"])"});
+
 constexpr const char* kItemOrObject =
     R"({"anyOf":[{"type":"array","items":{"type":"integer"}},{"type":"object","properties":{"n":{"type":"integer"}}}]})";
 
@@ -225,6 +265,16 @@ SPARROW_CASES(Listed, V{"EnumNumber", R"({"enum":[1,2.5,"x"]})", "2.5", "2.5"},
               V{"ConstBoolean", R"({"const":true})", "true", "true"},
               V{"ConstOther", R"({"const":true})", "yes", R"("yes")"},
               V{"ConstNull", R"({"const":null})", "null", "null"},
+              V{"ConstList", R"({"const":[1,2]})", "@<item>1@</item>@<item>2@</item>", "[1,2]"},
+              V{"ConstListOfOthers", R"({"const":[true,null]})", "@<item>true@</item>@<item>null@</item>",
+                "[true,null]"},
+              V{"EnumLists", R"({"enum":[[1],[2]]})", "@<item>2@</item>", "[2]"},
+              V{"ConstEmptyList", R"({"const":[]})", "", "[]"},
+              V{"ConstEmptyObject", R"({"const":{}})", "", "{}"},
+              V{"ConstElements", R"({"const":{"a":1,"b":[]}})", "@<a>1@</a>@<b>@</b>", R"({"a":1,"b":[]})"},
+              V{"ConstElementsOfAType", R"({"type":"object","properties":{"a":{}},"const":{"a":1}})",
+                "@<a>1@</a>", R"({"a":1})"},
+              V{"ConstOtherElements", R"({"const":{"a":1}})", "@<a>2@</a>", R"({"a":"2"})"},
               V{"ConstObject", R"({"const":{"a":[1,null]}})", R"({"a":[1,null]})", R"({"a":[1,null]})"});
 
 constexpr const char* kDefs =
@@ -241,6 +291,7 @@ SPARROW_CASES(
     V{"Escaped", R"({"$ref":"#/$defs/a~1b"})", "1", "1", kDefs},
     V{"PercentEncoded", R"({"$ref":"#/%24defs/a~1b%"})", "1", R"("1")", kDefs},
     V{"PercentEncodedName", R"({"$ref":"#/%24defs/%4e"})", "1", "1", kDefs},
+    V{"Anchor", R"({"$ref":"#flag"})", "false", "false", R"({"F":{"$anchor":"flag","type":"boolean"}})"},
     V{"Missing", R"({"$ref":"#/$defs/Nope"})", "1", R"("1")", kDefs},
     V{"Remote", R"({"$ref":"https://example.com/x"})", "1", R"("1")", kDefs},
     V{"WithDescription", R"({"$ref":"#/$defs/N","description":"x"})", "1", "1", kDefs},
