@@ -16,7 +16,7 @@ from served import KEY, Server
 TOOLS = [
     {"name": "find_route", "description": "Finds a route.", "cache_control": {"type": "ephemeral"},
      "input_schema": {"type": "object", "properties": {"stops": {"type": "array", "items": {"type": "string"}}}}},
-    {"name": "ping", "input_schema": {"type": "object", "properties": {}}},
+    {"name": "ping", "input_schema": {"type": "object", "properties": {}, "additionalProperties": False}},
 ]
 
 

@@ -17,7 +17,7 @@ from served import KEY, Server
 TOOLS = [
     {"type": "function", "name": "find_route", "strict": False,
      "parameters": {"type": "object", "properties": {"stops": {"type": "array", "items": {"type": "string"}}}}},
-    {"type": "function", "name": "ping", "parameters": {"type": "object", "properties": {}}, "strict": False},
+    {"type": "function", "name": "ping", "parameters": {"type": "object", "properties": {}, "additionalProperties": False}, "strict": False},
 ]
 
 

@@ -161,18 +161,9 @@ Error in_field(const Error& error, const std::string& field, const std::string& 
 Result<NodeId> arguments_node(Grammar& grammar, const CallableTool& tool) {
   if (tool.parameters.empty()) return grammar.empty();
   auto node = schema_node(grammar, tool.parameters, ValueStyle::kToolCall);
-  if (node.ok() && node.value() != grammar.nothing()) return node;
-  // Elements as the model likes.
-  if (!tool.strict) {
-    const NodeId text = add_text_without(grammar, kToolMarker);
-    const NodeId tag = grammar.literal(std::string(1, kMarkerByte) + "<");
-    const NodeId not_invoke =
-        grammar.both({text}, {grammar.sequence({grammar.literal(strf("/{}>", kInvokeTag)), text})});
-    return grammar.sequence({text, grammar.repeat(grammar.sequence({tag, not_invoke}), 0)});
-  }
-  const std::string what = strf("the parameters of the tool {}", excerpt(tool.name, 60));
-  return node.ok() ? Error{Errc::kInvalidArgument, what + " cannot be satisfied", "tools"}
-                   : in_field(node.error(), "tools", what);
+  if (node.ok()) return node;
+  if (!tool.strict) return add_elements(grammar);  // as the model likes
+  return in_field(node.error(), tool.field, strf("the parameters of the tool {}", excerpt(tool.name, 60)));
 }
 
 Result<NodeId> calls_node(Grammar& grammar, const std::vector<CallableTool>& tools, bool several) {

@@ -30,6 +30,7 @@ Result<std::optional<AnswerForm>> read_answer_form(const Json& body);
 struct CallableTool {
   std::string name;
   std::string parameters;  // their schema, as JSON; empty: there are none
+  std::string field;       // where they stand in the request
   bool strict = false;     // what cannot be held to is an error; else it is left to the model
 };
 

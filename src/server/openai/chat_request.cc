@@ -320,6 +320,7 @@ std::vector<CallableTool> callable_tools(const ChatRequest& chat) {
     if (parameters) write_json(*parameters, json);
     tools.push_back({.name = name,
                      .parameters = json.take_part(),
+                     .field = parameters ? parameters->path() : "tools",
                      .strict = strict && strict->as_bool().ok() && strict->as_bool().value()});
   }
   return tools;

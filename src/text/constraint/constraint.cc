@@ -166,6 +166,10 @@ void Matcher::move_on() {
 }
 
 void Matcher::write_mask(std::span<uint32_t> bits) {
+  if (!must_come_.empty()) {
+    std::ranges::fill(bits, 0);
+    return constraint_->vocabulary().add_beginnings(must_come_, bits);
+  }
   const auto lock = hold();
   move_on();
   int64_t& credit = constraint_->credit_;
@@ -178,32 +182,65 @@ void Matcher::write_mask(std::span<uint32_t> bits) {
 std::string Matcher::forced(size_t max_bytes) {
   const auto lock = hold();
   int64_t& credit = constraint_->credit_;
-  if (credit < kLeastForForced) return "";
+  if (credit < kLeastForForced) return must_come_;
   const uint64_t before = states_->automaton().work();
   std::string text = states_->automaton().forced(state_, max_bytes);
   credit -= static_cast<int64_t>(states_->automaton().work() - before);
-  return text;
+  return must_come_ + text.substr(0, text.find(kSameNameByte));
 }
 
 bool Matcher::advance(std::string_view bytes) {
   const auto lock = hold();
   move_on();
+  Automaton& automaton = states_->automaton();
   StateId state = state_;
-  for (const char byte : bytes) state = states_->automaton().next(state, static_cast<uint8_t>(byte));
+  OpenElements elements = elements_;
+  std::string must_come = must_come_;
+  for (const char byte : bytes) {
+    if (must_come.empty())
+      state = automaton.next(state, static_cast<uint8_t>(byte));
+    else if (must_come.front() == byte)
+      must_come.erase(0, 1);
+    else
+      return false;
+    elements.add(byte);
+    if (!elements.closes() || !must_come.empty()) continue;
+    if (const StateId same = automaton.next(state, static_cast<uint8_t>(kSameNameByte));
+        same != Automaton::kDead) {
+      state = same;
+      must_come = elements.rest_of_tag();
+    }
+  }
   if (state == Automaton::kDead || bytes.empty()) return false;
   state_ = state;
+  elements_ = std::move(elements);
+  must_come_ = std::move(must_come);
   return true;
+}
+
+void OpenElements::add(char byte) {
+  if (byte == kMarkerByte) {
+    in_tag_ = true;
+    tag_.clear();
+  } else if (in_tag_ && byte != '>') {
+    tag_ += byte;
+  } else if (std::exchange(in_tag_, false)) {
+    if (!tag_.starts_with("</"))
+      names_.push_back(tag_.substr(std::min<size_t>(1, tag_.size())));
+    else if (!names_.empty())
+      names_.pop_back();
+  }
 }
 
 bool Matcher::may_end() const {
   const auto lock = hold();
-  return states_->automaton().accepts(state_);
+  return must_come_.empty() && states_->automaton().accepts(state_);
 }
 
 bool Matcher::must_end() const {
   const auto lock = hold();
   Automaton& automaton = states_->automaton();
-  if (!automaton.accepts(state_)) return false;
+  if (!must_come_.empty() || !automaton.accepts(state_)) return false;
   const StateId* row = automaton.row(state_);
   return std::all_of(row, row + 256, [](StateId next) { return next == Automaton::kDead; });
 }

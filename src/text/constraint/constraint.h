@@ -76,6 +76,21 @@ class Constraint {
   int64_t credit_ = 0;  // work that masks may take
 };
 
+// The names of the elements that are open, as far as a text has come: closing tags repeat them.
+class OpenElements {
+ public:
+  void add(char byte);
+  // The text ends with the "</" of a tag.
+  bool closes() const { return in_tag_ && tag_ == "</"; }
+  // What has to come then.
+  std::string rest_of_tag() const { return names_.empty() ? ">" : names_.back() + ">"; }
+
+ private:
+  std::vector<std::string> names_;
+  std::string tag_;  // from its "<" on
+  bool in_tag_ = false;
+};
+
 // Copies go their own ways. One thread at a time for each.
 class Matcher {
  public:
@@ -100,6 +115,8 @@ class Matcher {
   std::shared_ptr<Constraint> constraint_;
   std::shared_ptr<MaskedAutomaton> states_;  // that state_ is one of
   StateId state_;
+  OpenElements elements_;
+  std::string must_come_;  // before what the state says
 };
 
 }  // namespace sparrow

@@ -30,7 +30,7 @@ int plain_chars(std::string_view token) {
 
 // Vocabularies have every byte as a token, those among them that only markup has.
 bool has_markup_byte(std::string_view token) {
-  constexpr char kBytes[] = {kMarkerByte, kCallsOpenByte, kCallsCloseByte};
+  constexpr char kBytes[] = {kMarkerByte, kCallsOpenByte, kCallsCloseByte, kSameNameByte};
   return token.find_first_of(std::string_view(kBytes, sizeof kBytes)) != std::string_view::npos;
 }
 
@@ -163,6 +163,22 @@ void Vocabulary::add_bits(Tree& tree) const {
 
 std::span<const uint32_t> Vocabulary::plain_up_to(int num_chars) const {
   return plain_up_to_[std::min<size_t>(static_cast<size_t>(num_chars), plain_up_to_.size() - 1)];
+}
+
+void Vocabulary::add_beginnings(std::string_view text, std::span<uint32_t> bits) const {
+  const auto add = [&](int32_t id) { bits[id / 32] |= uint32_t{1} << (id % 32); };
+  const auto look_through = [&](const Tree& tree) {
+    for (size_t i = 0; i < tree.nodes.size();) {
+      const TreeNode& node = tree.nodes[i];
+      const bool fits = node.depth < text.size() && static_cast<uint8_t>(text[node.depth]) == node.byte;
+      if (fits && node.id >= 0) add(node.id);
+      i = fits ? i + 1 : static_cast<size_t>(node.next);
+    }
+  };
+  for (const Tree& tree : plain_) look_through(tree);
+  look_through(rest_);
+  for (const auto& [first, second] : twins_)
+    if (bits[first / 32] >> (first % 32) & 1) add(second);
 }
 
 }  // namespace sparrow

@@ -16,6 +16,8 @@ namespace sparrow {
 
 // Tokens of markup that a text must not spell have bytes that no text has.
 inline constexpr char kMarkerByte = '\xFF', kCallsOpenByte = '\xFE', kCallsCloseByte = '\xFD';
+// In a grammar, behind the marker and "</": the name of the element that is open, and ">".
+inline constexpr char kSameNameByte = '\xFC';
 struct MarkupToken {
   std::string_view token;
   char byte;
@@ -65,6 +67,8 @@ class Vocabulary {
   const Tree& rest() const { return rest_; }
   // The plain ones of at most so many characters, as bits.
   std::span<const uint32_t> plain_up_to(int num_chars) const;
+  // Sets the bits of the tokens that the text begins with.
+  void add_beginnings(std::string_view text, std::span<uint32_t> bits) const;
   // Tokens with the same bytes as another; that one stands in the trees for them.
   std::span<const std::pair<int32_t, int32_t>> twins() const { return twins_; }
 

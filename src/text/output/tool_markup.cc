@@ -2,6 +2,7 @@
 #include "text/output/tool_markup.h"
 
 #include <algorithm>
+#include <string>
 
 #include "text/output/tool_value.h"
 
@@ -98,6 +99,13 @@ TagScan scan_tag(std::string_view text) {
   if (tag.has_attributes) tag.call_name = name_attribute(inside.substr(kInvokeTag.size()));
   if (tag.name.empty() || tag.name.find('\n') != tag.name.npos) return {TagMatch::kNoTag, {}, 0};
   return {TagMatch::kTag, tag, end + 1};
+}
+
+bool can_be_tag(std::string_view name) {
+  const std::string text = "<" + std::string(name) + ">";
+  const TagScan scan = scan_tag(text);
+  return scan.match == TagMatch::kTag && scan.length == text.size() && !scan.tag.closing &&
+         !scan.tag.has_attributes && scan.tag.name == name;
 }
 
 }  // namespace sparrow

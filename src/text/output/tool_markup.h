@@ -29,6 +29,9 @@ struct TagScan {
   size_t length = 0;  // bytes of the tag, blanks before it included
 };
 
+// Whether a name is read back from its tags.
+bool can_be_tag(std::string_view name);
+
 // Reads the tag at the start of `text`, which follows a marker. Blanks are tolerated before and inside it.
 TagScan scan_tag(std::string_view text);
 

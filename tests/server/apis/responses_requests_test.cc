@@ -144,6 +144,9 @@ const Bad kBad[] = {
     {"NamelessTool", R"("input":"x","tools":[{"type":"function"}])", "tools[0].name", "missing"},
     {"ToolParameters", R"("input":"x","tools":[{"type":"function","name":"f","parameters":3}])",
      "tools[0].parameters", "tools[0].parameters must be an object"},
+    {"StrictTool",
+     R"("input":"x","tools":[{"type":"function","name":"f","strict":true,"parameters":{"properties":{"a":{"not":{}}}}}])",
+     "tools[0].parameters", "keyword not at #/properties/a"},
     {"ToolChoice",
      R"("input":"x","tool_choice":{"type":"function","name":"g"},)"
      R"("tools":[{"type":"function","name":"f"}])",

@@ -143,6 +143,14 @@ TEST(JsonSchema, Objects) {
        {R"({"type":"object","propertyNames":{"pattern":"^[ab]+$"},"additionalProperties":{"type":"null"}})",
         {"{}", R"({"ab":null})"},
         {R"({"c":null})"}},
+       {R"({"type":"object","propertyNames":{"enum":["ab","c"]},"additionalProperties":{"type":"null"}})",
+        {"{}", R"({"c":null})", R"({"c":null,"ab":null})"},
+        {R"({"a":null})", R"({"abc":null})"}},
+       {R"({"type":"object","propertyNames":{"anyOf":[{"const":"a"},{"$ref":"#/$defs/b"}]},"$defs":{"b":{"type":"string","enum":["b\"",1]}}})",
+        {R"({"a":1})", R"({"b\"":1})"},
+        {R"({"c":null})", R"({"1":null})", R"({"b":null})"}},
+       {R"({"type":"object","propertyNames":{"type":"integer"}})", {"{}"}, {R"({"1":null})"}},
+       {R"({"enum":[{"a":1},{"b":1}],"propertyNames":{"const":"b"}})", {R"({"b":1})"}, {R"({"a":1})"}},
        {R"({"type":"object","properties":{"a":{"const":1},"b":{"const":2},"c":{"const":3}},"minProperties":2,"maxProperties":2,"additionalProperties":false})",
         {R"({"a":1,"b":2})", R"({"a":1,"c":3})", R"({"b":2,"c":3})"},
         {R"({"a":1})", R"({"a":1,"b":2,"c":3})", "{}"}},
@@ -233,6 +241,8 @@ TEST(JsonSchema, RefusesByNameAndPlace) {
       {R"({"$ref":"#/$defs/a","$defs":{"a":{"type":"object","properties":{"a":{"$ref":"#/$defs/a"}},"required":["a"]}}})",
        "cannot be satisfied"},
       {R"({"type":"integer","multipleOf":7,"minimum":8,"maximum":13})", "cannot be satisfied"},
+      {R"({"type":"object","propertyNames":"a"})", "at #/propertyNames is no object"},
+      {R"({"type":"object","minProperties":2})", "keyword minProperties at # asks for several members"},
   };
   for (const auto& [text, message] : cases) {
     const auto made = schema(text);

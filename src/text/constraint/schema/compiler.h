@@ -11,6 +11,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "text/constraint/pattern.h"
 #include "text/constraint/regex/code_points.h"
 #include "text/constraint/schema/facets.h"
 #include "text/constraint/schema/json_schema.h"
@@ -22,7 +23,7 @@ class SchemaCompiler {
   SchemaCompiler(Grammar& grammar, const Json& root, ValueStyle style);
 
   Result<NodeId> value(const Facets& facets);
-  Result<NodeId> root() { return value({document_.root()}); }
+  Result<NodeId> root();
   NodeId any_object();
 
  private:
@@ -46,7 +47,7 @@ class SchemaCompiler {
   Result<bool> fits_number(const Json& value, const Facets& facets);
   Result<bool> matches(const Facet& facet, std::string_view keyword, const std::string& pattern,
                        std::string_view text);
-  void write_tool_text(const Json& value, std::string& out);
+  static void write_tool_text(const Json& value, std::string& out);
 
   // schema_strings.cc
   Result<NodeId> text(const Facets& facets, Spelling spelling);
@@ -60,6 +61,7 @@ class SchemaCompiler {
   struct KeyClass;
   Result<NodeId> object(const Facets& facets);
   Result<std::optional<NodeId>> object_as_json(const Facets& facets);
+  Result<bool> allows_name(const Facets& facets, const std::string& name);
   Result<std::vector<Member>> members(const Facets& facets);
   Result<Facets> member_facets(const Facets& facets, const std::string& name);
   Result<std::vector<KeyClass>> other_members(const Facets& facets, const std::vector<Member>& named);
@@ -70,15 +72,17 @@ class SchemaCompiler {
   Grammar& g_;
   SchemaDocument document_;
   ValueStyle style_;
+  Spelling spelling_;   // of names
   NodeId gap_, space_;  // white space between members, and after a colon
   std::unordered_map<std::string, int> rules_;
-  std::map<std::string, std::unique_ptr<class Automaton>> patterns_;
+  std::map<std::string, Pattern> patterns_;
   std::unordered_map<std::string, std::unordered_set<std::string>> enums_;  // by pointer, as canonical text
   std::unique_ptr<SchemaCompiler> as_json_;  // of kToolCall: for what has no elements
   int nesting_ = 0;
   std::vector<std::pair<int, Facets>> later_;  // rules that are still to be defined
   int any_rule_ = -1;
   NodeId char_ = -1, tool_text_ = -1;
+  std::string unfit_;  // the first place that has to have a value and can have none
 };
 
 }  // namespace sparrow

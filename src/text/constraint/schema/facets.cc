@@ -165,6 +165,12 @@ Facet part_of(const Facet& facet, std::string_view key, std::string_view inner) 
   return {*found, below(below(facet.pointer, key), inner)};
 }
 
+Role role_of(const Facets& facets) {
+  for (const Facet& facet : facets)
+    if (facet.role != Role::kValue) return facet.role;
+  return Role::kValue;
+}
+
 Error refuse(const Facet& facet, std::string_view keyword, std::string_view why) {
   return {Errc::kInvalidArgument, strf("the schema's keyword {} at {} {}", excerpt(std::string(keyword), 60),
                                        excerpt(facet.pointer), why)};

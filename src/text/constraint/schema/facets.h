@@ -15,14 +15,23 @@
 
 namespace sparrow {
 
+// What a schema speaks of.
+enum class Role : char {
+  kValue = 'v',
+  kArguments = 'c',  // all arguments of a call: an object, without anything around its members
+  kName = 'n',       // a member's name, without quotes
+};
+
 struct Facet {
   Json schema;
   std::string pointer;     // "#/properties/a"
   bool opened = false;     // $ref and allOf have been followed
   bool any_taken = false;  // an alternative of anyOf stands beside it
   bool one_taken = false;  // the same for oneOf
+  Role role = Role::kValue;
   std::string key() const {
-    return pointer + (opened ? "!" : "") + (any_taken ? "a" : "") + (one_taken ? "o" : "");
+    return pointer + (role == Role::kValue ? "" : std::string(1, static_cast<char>(role))) +
+           (opened ? "!" : "") + (any_taken ? "a" : "") + (one_taken ? "o" : "");
   }
 };
 using Facets = std::vector<Facet>;
@@ -32,6 +41,8 @@ std::optional<Json> member(const Json& object, std::string_view key);
 std::string below(const std::string& pointer, std::string_view key);
 Facet part_of(const Facet& facet, std::string_view key);
 Facet part_of(const Facet& facet, std::string_view key, std::string_view inner);
+// Of all of them.
+Role role_of(const Facets& facets);
 Error refuse(const Facet& facet, std::string_view keyword, std::string_view why);
 
 // All schemas that a schema refers to, and what may be spent on reading them.

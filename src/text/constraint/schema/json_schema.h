@@ -21,6 +21,8 @@ enum class ValueStyle {
 Result<NodeId> add_schema(Grammar& grammar, const Json& root, ValueStyle style = ValueStyle::kJson);
 // Any JSON object.
 NodeId add_json_object(Grammar& grammar);
+// Elements as M3 writes arguments, of any names and with anything in them.
+NodeId add_elements(Grammar& grammar);
 // Any text that does not hold `phrase`, which is ASCII.
 NodeId add_text_without(Grammar& grammar, std::string_view phrase);
 

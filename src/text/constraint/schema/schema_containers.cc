@@ -15,6 +15,7 @@ namespace sparrow {
 namespace {
 
 constexpr size_t kMaxMembers = 1'000, kMaxPatterns = 6;
+constexpr int kMaxNameChars = 64;
 constexpr int64_t kMaxCounted = 200;  // a count that members of a set of names are held to
 
 int limit_of(const std::optional<int64_t>& count) {
@@ -25,12 +26,39 @@ std::string tag(std::string_view name) {
   return strf("{}<{}>", kMarkerByte, name);
 }
 
-// Whether the parser reads the name back from its tags.
-bool can_be_tag(std::string_view name) {
-  const std::string text = strf("<{}>", name);
-  const TagScan scan = scan_tag(text);
-  return scan.match == TagMatch::kTag && scan.length == text.size() && !scan.tag.closing &&
-         !scan.tag.has_attributes && scan.tag.name == name;
+bool allows_all(const Json& schema) {
+  return schema.is_bool() ? schema.as_bool().value() : schema.is_object() && schema.size() == 0;
+}
+
+// A name that can be a tag, whatever it is.
+NodeId any_tag_name(Grammar& grammar) {
+  const CodePoints inside =
+      CodePoints::not_spaces().without({{0, ' '}, {'<', '<'}, {'>', '>'}, {0x7F, 0x9F}});
+  const CodePoints first = inside.without({{'/', '/'}});
+  return grammar.sequence({one_of(grammar, first, Spelling::kRaw),
+                           grammar.repeat(one_of(grammar, inside, Spelling::kRaw), 0, kMaxNameChars - 1)});
+}
+
+// Its closing tag has the name that the opening one turns out to have.
+NodeId element_of_any(Grammar& grammar, NodeId name, NodeId value) {
+  return grammar.sequence({grammar.literal(strf("{}<", kMarkerByte)), name, grammar.literal(">"), value,
+                           grammar.literal(strf("{}</{}", kMarkerByte, kSameNameByte))});
+}
+
+// Whether members that are not declared are written in a call: where something is said about them, and where
+// nothing is declared.
+bool opens(const Facets& facets) {
+  bool named = false, said = false;
+  for (const Facet& facet : facets) {
+    const auto properties = member(facet.schema, "properties"),
+               patterns = member(facet.schema, "patternProperties"),
+               other = member(facet.schema, "additionalProperties");
+    named |= properties && properties->size() > 0;
+    const bool patterned = patterns && patterns->size() > 0;
+    if (!patterned && other && other->is_bool() && !other->as_bool().value()) return false;
+    said |= patterned || other;
+  }
+  return said || !named;
 }
 
 }  // namespace
@@ -88,13 +116,14 @@ Result<std::vector<SchemaCompiler::Member>> SchemaCompiler::members(const Facets
     return refuse(facets[0], "properties", strf("has more than {} members", kMaxMembers));
   std::vector<Member> result;
   for (const std::string& name : names) {
-    bool allowed = true;
-    for (const Facet& facet : facets)
-      if (member(facet.schema, "propertyNames")) {
-        const auto document = JsonDocument::parse(json_quoted(name), "name");
-        allowed &= SPARROW_TRY(fits(document.value().root(), {part_of(facet, "propertyNames")}, 0));
-      }
-    const NodeId value = SPARROW_TRY(this->value(SPARROW_TRY(member_facets(facets, name))));
+    const bool allowed = SPARROW_TRY(allows_name(facets, name));
+    const Facets said = SPARROW_TRY(member_facets(facets, name));
+    const NodeId value = SPARROW_TRY(this->value(said));
+    if (required.contains(name) && unfit_.empty() && (!allowed || value == g_.nothing()))
+      unfit_ = !allowed || said.empty() ? below(facets[0].pointer, "required") : said[0].pointer;
+    if (required.contains(name) && style_ == ValueStyle::kToolCall && !can_be_tag(name))
+      return refuse(facets[0], "required",
+                    strf("names {}, and no element of a call can be called so", excerpt(name, 60)));
     NodeId text = g_.nothing();
     if (allowed && style_ == ValueStyle::kJson)
       text = g_.sequence({g_.literal(json_quoted(name) + ":"), space_, value});
@@ -108,24 +137,24 @@ Result<std::vector<SchemaCompiler::Member>> SchemaCompiler::members(const Facets
 // Names that no member has, by the patterns that they match: one class of them for each set of patterns.
 Result<std::vector<SchemaCompiler::KeyClass>> SchemaCompiler::other_members(
     const Facets& facets, const std::vector<Member>& named) {
-  struct Pattern {
+  struct NamePattern {
     const Facet* facet;
     std::string text;
     NodeId node;
   };
-  std::vector<Pattern> patterns;
+  std::vector<NamePattern> patterns;
   std::vector<NodeId> wanted{}, names;
-  const Spelling spelling = style_ == ValueStyle::kJson ? Spelling::kJson : Spelling::kRaw;
   for (const Facet& facet : facets) {
-    if (member(facet.schema, "propertyNames")) {
-      const OpenFacets open = SPARROW_TRY(open_facets(document_, {part_of(facet, "propertyNames")}));
-      if (open.never) return std::vector<KeyClass>{};
-      wanted.push_back(SPARROW_TRY(text(open.facets, spelling)));
+    if (const auto own = member(facet.schema, "propertyNames"); own && !allows_all(*own)) {
+      Facet name = part_of(facet, "propertyNames");
+      name.role = Role::kName;
+      wanted.push_back(SPARROW_TRY(value({name})));
+      if (wanted.back() == g_.nothing()) return std::vector<KeyClass>{};
     }
     const auto own = member(facet.schema, "patternProperties");
     for (size_t i = 0; own && i < own->size(); ++i) {
       const std::string pattern(own->key(i));
-      auto node = add_regex(g_, pattern, {.spelling = spelling, .search = true});
+      auto node = add_regex(g_, pattern, {.spelling = spelling_, .search = true});
       if (!node.ok())
         return refuse(facet, "patternProperties", strf("cannot be read: {}", node.error().message));
       patterns.push_back({&facet, pattern, node.value()});
@@ -134,10 +163,9 @@ Result<std::vector<SchemaCompiler::KeyClass>> SchemaCompiler::other_members(
   if (patterns.size() > kMaxPatterns)
     return refuse(*patterns[0].facet, "patternProperties", "has too many patterns");
   std::vector<std::string> spelled_names;
-  for (const Member& one : named) spelled_names.push_back(spelled(one.name, spelling));
-  const NodeId any_name = style_ == ValueStyle::kJson
-                              ? g_.repeat(one_of(g_, CodePoints::all(), spelling), 0)
-                              : SPARROW_TRY(add_regex(g_, "[A-Za-z_][A-Za-z0-9_.-]{0,63}", {}));
+  for (const Member& one : named) spelled_names.push_back(spelled(one.name, spelling_));
+  const NodeId any_name =
+      style_ == ValueStyle::kJson ? g_.repeat(one_of(g_, CodePoints::all(), spelling_), 0) : any_tag_name(g_);
   std::vector<KeyClass> result;
   for (unsigned set = 0; set < 1u << patterns.size(); ++set) {
     std::vector<NodeId> parts = wanted, none_of{g_.words(spelled_names)};
@@ -159,26 +187,34 @@ Result<std::vector<SchemaCompiler::KeyClass>> SchemaCompiler::other_members(
     const NodeId key = g_.both(std::move(parts), std::move(none_of));
     if (style_ == ValueStyle::kJson)
       result.push_back({g_.sequence({g_.literal("\""), key, g_.literal("\":"), space_, value})});
+    else
+      result.push_back({element_of_any(g_, key, value)});
   }
   return result;
 }
 
-// Names that are not declared cannot be tags, of which the closing ones would have to be the same: such an
-// object is written as JSON, which is read as well.
+Result<bool> SchemaCompiler::allows_name(const Facets& facets, const std::string& name) {
+  for (const Facet& facet : facets)
+    if (member(facet.schema, "propertyNames")) {
+      const auto document = JsonDocument::parse(json_quoted(name), "name");
+      if (!SPARROW_TRY(fits(document.value().root(), {part_of(facet, "propertyNames")}, 0))) return false;
+    }
+  return true;
+}
+
+// An object whose names are free, or cannot be tags, is written as JSON inside a call, which is read as well:
+// so its values keep their types. The arguments themselves cannot be.
 Result<std::optional<NodeId>> SchemaCompiler::object_as_json(const Facets& facets) {
-  bool open = true, named = false;
-  for (const Facet& facet : facets) {
-    const auto properties = member(facet.schema, "properties");
-    named |= properties && properties->size() > 0;
-    if (const auto other = member(facet.schema, "additionalProperties"))
-      open &= !(other->is_bool() && !other->as_bool().value());
-    else
-      open &= !named;
-  }
-  const bool top = facets.size() == 1 && facets[0].pointer == "#";
-  if (style_ == ValueStyle::kJson || !open || top) return std::optional<NodeId>();
+  if (style_ == ValueStyle::kJson || role_of(facets) == Role::kArguments) return std::optional<NodeId>();
+  bool has_tags = true;
+  for (const Facet& facet : facets)
+    if (const auto properties = member(facet.schema, "properties"))
+      for (size_t i = 0; i < properties->size(); ++i) has_tags &= can_be_tag(properties->key(i));
+  if (has_tags && !opens(facets)) return std::optional<NodeId>();
   if (!as_json_) as_json_ = std::make_unique<SchemaCompiler>(g_, document_.root().schema, ValueStyle::kJson);
-  return std::optional(g_.both({SPARROW_TRY(as_json_->object(facets)), any_tool_text()}));
+  const NodeId object = SPARROW_TRY(as_json_->object(facets));
+  if (unfit_.empty()) unfit_ = as_json_->unfit_;
+  return std::optional(g_.both({object, any_tool_text()}));
 }
 
 Result<NodeId> SchemaCompiler::object(const Facets& facets) {
@@ -187,11 +223,15 @@ Result<NodeId> SchemaCompiler::object(const Facets& facets) {
   const auto min = SPARROW_TRY(largest(facets, "minProperties")),
              max = SPARROW_TRY(smallest(facets, "maxProperties"));
   std::vector<NodeId> kinds;
-  for (const KeyClass& one : SPARROW_TRY(other_members(facets, named))) kinds.push_back(one.text);
-  const NodeId other = g_.choice(kinds);
   const bool json = style_ == ValueStyle::kJson;
+  if (json || opens(facets))
+    for (const KeyClass& one : SPARROW_TRY(other_members(facets, named))) kinds.push_back(one.text);
+  const NodeId other = g_.choice(kinds);
   const auto least = min.value_or(0);
   if (least > kMaxCounted) return refuse(facets[0], "minProperties", "is too large");
+  if (other != g_.nothing() && least > static_cast<int64_t>(named.size()) + 1)
+    return refuse(facets[0], "minProperties",
+                  "asks for several members that are not declared, which may be one and the same");
   const int most = limit_of(max);
   // How many there were matters only up to here.
   const auto cap = static_cast<int>(most < kMaxCounted ? most : std::max<int64_t>(least, 1));
@@ -302,6 +342,14 @@ NodeId SchemaCompiler::any_object() {
   const NodeId more = g_.repeat(g_.sequence({g_.literal(","), gap_, pair}), 0);
   return g_.sequence({g_.literal("{"),
                       g_.choice({g_.literal("}"), g_.sequence({gap_, pair, more, gap_, g_.literal("}")})})});
+}
+
+NodeId add_elements(Grammar& grammar) {
+  const int inside = grammar.add_rule("elements");
+  const NodeId text = add_text_without(grammar, kToolMarker);
+  const NodeId element = element_of_any(grammar, any_tag_name(grammar), grammar.rule(inside));
+  grammar.define(inside, grammar.sequence({text, grammar.repeat(grammar.sequence({element, text}), 0)}));
+  return grammar.repeat(element, 0);
 }
 
 NodeId SchemaCompiler::any_value() {

@@ -5,12 +5,11 @@
 #include "base/json/json_writer.h"
 #include "base/strf.h"
 #include "base/utf8.h"
-#include "text/constraint/automaton.h"
-#include "text/constraint/regex/regex.h"
 #include "text/constraint/schema/compiler.h"
 #include "text/constraint/schema/decimal_range.h"
 #include "text/constraint/schema/formats.h"
 #include "text/constraint/vocabulary.h"
+#include "text/output/tool_markup.h"
 
 namespace sparrow {
 namespace {
@@ -55,19 +54,14 @@ unsigned type_of(const Json& value) {
 
 Result<bool> SchemaCompiler::matches(const Facet& facet, std::string_view keyword, const std::string& pattern,
                                      std::string_view text) {
-  std::unique_ptr<Automaton>& known = patterns_[std::string(keyword) + " " + pattern];
-  if (!known) {
-    auto grammar = std::make_shared<Grammar>();
-    auto node = add_regex(*grammar, pattern, {.search = keyword != "format"});
-    if (!node.ok()) return refuse(facet, keyword, strf("cannot be read: {}", node.error().message));
-    SPARROW_TRY(grammar->finish(node.value()));
-    auto made = Automaton::create(grammar);
-    if (!made.ok()) return false;  // no text at all
-    known = std::move(*made);
+  const std::string key = std::string(keyword) + " " + pattern;
+  auto known = patterns_.find(key);
+  if (known == patterns_.end()) {
+    auto made = Pattern::create(pattern, /*search=*/keyword != "format");
+    if (!made.ok()) return refuse(facet, keyword, strf("cannot be read: {}", made.error().message));
+    known = patterns_.emplace(key, std::move(made.value())).first;
   }
-  StateId state = known->start();
-  for (const char byte : text) state = known->next(state, static_cast<uint8_t>(byte));
-  return known->accepts(state);
+  return known->second.matches(text);
 }
 
 Result<bool> SchemaCompiler::fits_string(std::string_view text, const Facets& facets) {
@@ -118,10 +112,9 @@ Result<bool> SchemaCompiler::fits_object(const Json& value, const Facets& facets
     const auto required = member(facet.schema, "required");
     for (size_t i = 0; required && i < required->size(); ++i)
       if (!member(value, required->element(i).string_view())) return false;
-    if (member(facet.schema, "propertyNames"))
-      return refuse(facet, "propertyNames", "cannot be checked for the objects that are listed");
   }
   for (size_t i = 0; i < value.size(); ++i) {
+    if (!SPARROW_TRY(allows_name(facets, std::string(value.key(i))))) return false;
     const Facets inner = SPARROW_TRY(member_facets(facets, std::string(value.key(i))));
     if (!SPARROW_TRY(fits(value.member(i), inner, depth + 1))) return false;
   }
@@ -193,6 +186,15 @@ Result<std::vector<Json>> SchemaCompiler::listed_values(const Facets& facets) {
   return values;
 }
 
+// Whether elements can be written for all that is in it.
+bool has_tags(const Json& value) {
+  for (size_t i = 0; i < value.size(); ++i)
+    if (value.is_array() ? !has_tags(value.element(i))
+                         : !can_be_tag(value.key(i)) || !has_tags(value.member(i)))
+      return false;
+  return true;
+}
+
 // As M3 writes it.
 void SchemaCompiler::write_tool_text(const Json& value, std::string& out) {
   if (value.is_string()) {
@@ -218,9 +220,14 @@ Result<std::optional<NodeId>> SchemaCompiler::listed(const Facets& facets) {
   });
   if (!any) return std::optional<NodeId>();
   std::vector<std::string> texts;
+  const Role role = role_of(facets);
   for (const Json& value : SPARROW_TRY(listed_values(facets))) {
     if (!SPARROW_TRY(fits(value, facets, 0))) continue;
-    if (style_ == ValueStyle::kToolCall) {
+    if (role == Role::kName) {
+      if (value.is_string()) texts.push_back(spelled(value.string_view(), spelling_));
+    } else if (role == Role::kArguments && !value.is_object()) {
+      continue;
+    } else if (style_ == ValueStyle::kToolCall && (role == Role::kArguments || has_tags(value))) {
       write_tool_text(value, texts.emplace_back());
     } else {
       JsonWriter json;

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/strf.h"
+#include "base/utf8.h"
 #include "text/constraint/automaton.h"
 #include "text/constraint/schema/compiler.h"
 #include "text/constraint/schema/decimal_range.h"
@@ -52,13 +53,27 @@ void tighten_by_format(NumberRange& range, std::string_view format) {
 }  // namespace
 
 SchemaCompiler::SchemaCompiler(Grammar& grammar, const Json& root, ValueStyle style)
-    : g_(grammar), document_(root), style_(style), gap_(grammar.empty()), space_(grammar.empty()) {
+    : g_(grammar),
+      document_(root),
+      style_(style),
+      spelling_(style == ValueStyle::kJson ? Spelling::kJson : Spelling::kRaw),
+      gap_(grammar.empty()),
+      space_(grammar.empty()) {
   if (style == ValueStyle::kToolCall) return;
   ByteSet blanks;
   for (const char c : {' ', '\t'}) blanks.add(c);
   const NodeId indent = g_.sequence({g_.literal("\n"), g_.repeat(g_.bytes(blanks), 0, kMaxIndent)});
   space_ = g_.optional(g_.literal(" "));
   gap_ = g_.choice({g_.empty(), g_.literal(" "), indent});
+}
+
+Result<NodeId> SchemaCompiler::root() {
+  Facet whole = document_.root();
+  if (style_ == ValueStyle::kToolCall) whole.role = Role::kArguments;
+  const NodeId node = SPARROW_TRY(value({whole}));
+  if (node != g_.nothing()) return node;
+  return Error{Errc::kInvalidArgument, strf("the schema cannot be satisfied: nothing fits {}",
+                                            unfit_.empty() ? "it" : "what is at " + excerpt(unfit_))};
 }
 
 // A rule for each set of schemas, so that they may refer to themselves.
@@ -95,10 +110,13 @@ Result<NodeId> SchemaCompiler::open_value(const Facets& facets) {
   if (const auto node = SPARROW_TRY(listed(open.facets))) return *node;
   for (const std::string_view keyword : {"anyOf", "oneOf"})
     if (const auto node = SPARROW_TRY(alternatives(open.facets, keyword))) return *node;
+  const Role role = role_of(open.facets);
   const bool any =
       std::ranges::all_of(open.facets, [](const Facet& facet) { return facet.schema.size() == 0; });
-  if (any) return any_value();
-  return typed(open.facets, SPARROW_TRY(types_of(open.facets)));
+  if (any && role == Role::kValue) return any_value();
+  const unsigned types = SPARROW_TRY(types_of(open.facets));
+  if (role == Role::kName) return types & kString ? text(open.facets, spelling_) : g_.nothing();
+  return typed(open.facets, role == Role::kArguments ? types & kObject : types);
 }
 
 // The first facet that has alternatives, each of them beside all else. nullopt: there is none.
