@@ -180,7 +180,7 @@ Result<NodeId> calls_node(Grammar& grammar, const std::vector<CallableTool>& too
         grammar.sequence({grammar.literal(marker + tag), SPARROW_TRY(arguments_node(grammar, tool)),
                           grammar.literal(strf("{}</{}>\n", marker, kInvokeTag))}));
   }
-  const NodeId all = grammar.repeat(grammar.choice(std::move(calls)), 1, several ? Grammar::kNoLimit : 1);
+  const NodeId all = grammar.repeat(grammar.choice(calls), 1, several ? Grammar::kNoLimit : 1);
   return grammar.sequence({grammar.literal(strf("{}{}\n", marker, kCallsOpenByte)), all,
                            grammar.literal(strf("{}{}", marker, kCallsCloseByte))});
 }
@@ -211,7 +211,7 @@ Result<std::shared_ptr<const Grammar>> grammar_of(const AnswerRule& rule) {
                      ? grammar->sequence({add_text_without(*grammar, kToolMarker), grammar->optional(calls)})
                      : calls);
   const std::string field = rule.form ? rule.form->field : "tools";
-  if (const auto done = grammar->finish(grammar->choice(std::move(ways))); !done.ok())
+  if (const auto done = grammar->finish(grammar->choice(ways)); !done.ok())
     return in_field(done.error(), field, field);
   return std::shared_ptr<const Grammar>(std::move(grammar));
 }

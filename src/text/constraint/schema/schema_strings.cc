@@ -118,7 +118,7 @@ NodeId add_text_without(Grammar& grammar, std::string_view phrase) {
     std::vector<NodeId> ways{grammar.empty(), grammar.sequence({other, grammar.rule(rules[0])})};
     for (const auto& [kept, set] : steps)
       ways.push_back(grammar.sequence({grammar.bytes(set), grammar.rule(rules[kept])}));
-    grammar.define(rules[i], grammar.choice(std::move(ways)));
+    grammar.define(rules[i], grammar.choice(ways));
   }
   return grammar.rule(rules[0]);
 }
