@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/strf.h"
+#include "text/call_results.h"
 #include "text/jinja/value/compare.h"
 #include "text/jinja/value/from_json.h"
 
@@ -201,20 +202,20 @@ bool is_instruction(std::string_view role) {
   return role == "system" || role == "developer";
 }
 
-std::string_view role_at(const Json& messages, size_t i) {
-  const auto role = messages.element(i).find("role");
+std::string_view role_at(std::span<const Json> messages, size_t i) {
+  const auto role = messages[i].find("role");
   return role ? role->string_view() : "";
 }
 
 // The messages before the conversation: root, then instructions.
-size_t num_leading(const Json& messages) {
+size_t num_leading(std::span<const Json> messages) {
   size_t end = role_at(messages, 0) == "root" ? 1 : 0;
   while (end < messages.size() && is_instruction(role_at(messages, end))) ++end;
   return end;
 }
 
 // Whether a message is part of the same turn as the one before it.
-bool joins_previous(const Json& messages, size_t i, size_t leading) {
+bool joins_previous(std::span<const Json> messages, size_t i, size_t leading) {
   const bool is_one = is_instruction(role_at(messages, i)),
              was_one = is_instruction(role_at(messages, i - 1));
   if (i < leading) return is_one && was_one;
@@ -321,9 +322,10 @@ Result<TemplateOptions> parse_template_options(const Json& kwargs) {
   return options;
 }
 
-Result<Value> to_template_messages(Heap& heap, const Json& messages) {
-  SPARROW_TRY(messages.expect_array());
-  if (messages.size() == 0) return messages.error("must hold at least one message");
+Result<Value> to_template_messages(Heap& heap, const Json& list) {
+  SPARROW_TRY(list.expect_array());
+  if (list.size() == 0) return list.error("must hold at least one message");
+  const std::vector<Json> messages = SPARROW_TRY(in_order_of_calls(list));
   std::vector<Value> out;
   out.reserve(messages.size());
   const size_t leading = num_leading(messages);
@@ -333,9 +335,9 @@ Result<Value> to_template_messages(Heap& heap, const Json& messages) {
     bool has_instruction = false;
     do {
       if (i > 0 && role_at(messages, i) == "root")
-        return messages.element(i).find("role")->error("must not be root after the first message");
+        return messages[i].find("role")->error("must not be root after the first message");
       has_instruction |= is_instruction(role_at(messages, i));
-      turn.push_back(SPARROW_TRY(template_message(heap, messages.element(i))));
+      turn.push_back(SPARROW_TRY(template_message(heap, messages[i])));
     } while (++i < messages.size() && joins_previous(messages, i, leading));
     const bool is_as_it_was = turn.size() == 1 && !(is_late && has_instruction);
     out.push_back(is_as_it_was ? turn[0] : SPARROW_TRY(joined_message(heap, turn, is_late)));

@@ -44,7 +44,8 @@ const TextPart* find_text_part(std::string_view type);  // nullptr: it is none
 
 // The messages with tool-call arguments as objects, image_url and video_url parts as image and video, and no
 // null members. M3's template reads one system or developer message, before all others, and skips the rest:
-// leading ones are joined, a later one is read as a user's, together with a user's message beside it.
+// leading ones are joined, a later one is read as a user's, together with a user's message beside it. Results
+// of calls stand in the calls' order (call_results.h).
 // Borrows text from `messages`.
 Result<jinja::Value> to_template_messages(jinja::Heap& heap, const Json& messages);
 

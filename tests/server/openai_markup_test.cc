@@ -30,8 +30,9 @@ constexpr std::array<std::string_view, 12> kPlaces = {
     R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"type":"function","id":"c",
         "function":{"name":X,"arguments":{}}}]},{"role":"tool","content":"r","tool_call_id":"c"}]})",
     R"({"messages":[{"role":"user","content":"q"},{"role":"assistant","tool_calls":[{"type":"function","id":"c",
-        "function":{"name":"f","arguments":{}}}]},{"role":"tool","content":X,"tool_call_id":"c"},
-        {"role":"tool","content":[{"type":"text","text":X}],"tool_call_id":"c"}]})",
+        "function":{"name":"f","arguments":{}}},{"type":"function","id":"d","function":{"name":"f","arguments":{}}}]},
+        {"role":"tool","content":X,"tool_call_id":"c"},
+        {"role":"tool","content":[{"type":"text","text":X}],"tool_call_id":"d"}]})",
     R"({"messages":[{"role":"user","content":"q"}],"tools":[{"type":"function","function":{"name":"f",
         "description":X,"parameters":{"type":"object","properties":{"p":{"type":"string","description":X}}}}}]})",
     R"({"messages":[{"role":"user","content":"q"}],"chat_template_kwargs":{"model_identity":X}})",
@@ -126,7 +127,7 @@ TEST_F(OpenAiMarkup, AnAnswerThatIsSentBackHasTheIdsThatWereGenerated) {
     ASSERT_LT(start, end) << response;
     const std::string message = response.substr(start, end - start);
     const bool called = answer.find("invoke") != std::string::npos;
-    const std::string next = called ? R"({"role":"tool","content":"[e~[","tool_call_id":"x"})" : question;
+    const std::string next = called ? R"({"role":"tool","content":"[e~["})" : question;
     const std::string body = R"({"messages":[)" + question + "," + message + "," + next + "]," + tools + "}";
     const auto replayed = prepare(kChatApi, body, model_);
     ASSERT_TRUE(replayed.ok()) << replayed.error().message << body;

@@ -93,8 +93,9 @@ TEST(Messages, OnlyAnswersAndResultsMayBeWithoutContent) {
             R"([{"role": "assistant", "content": ""}])");
   EXPECT_THAT(render(echo(), R"({"messages": [{"role": "user", "content": null}]})"),
               HasSubstr("[0].content is missing"));
-  EXPECT_EQ(render(echo(), R"({"messages": [{"role": "tool", "tool_call_id": "x"}]})"),
-            R"([{"role": "tool", "tool_call_id": "x", "content": ""}])");
+  EXPECT_THAT(render(echo(), R"({"messages": [{"role": "assistant", "tool_calls": [{"id": "x", "function":
+                  {"name": "f"}}]}, {"role": "tool", "tool_call_id": "x"}]})"),
+              EndsWith(R"({"role": "tool", "tool_call_id": "x", "content": ""}])"));
 }
 
 TEST(Messages, RolesThatTheTemplateWouldSilentlyDropAreErrors) {
@@ -240,7 +241,8 @@ TEST(SyntheticTemplate, ListsToolsInTheDeveloperBlock) {
 }
 
 TEST(SyntheticTemplate, RefusesAToolResultWithoutACall) {
-  EXPECT_THAT(render(synthetic(), R"({"messages": [{"role": "tool", "content": "x"}]})"),
+  const Chat chat(R"({"messages": [{"role": "tool", "content": "x"}]})");
+  EXPECT_THAT(chat.render(synthetic(), ChatInput::Form::kTemplate).error().message,
               HasSubstr("must follow an assistant message with tool calls"));
 }
 

@@ -108,7 +108,9 @@ Status add_reference(const Json& block, const Json* tools, ChatMessage& message)
 // The model knows of no flag that a result is an error: the words say it.
 Status add_result(const Json& block, const Json* tools, std::vector<ChatMessage>& out) {
   ChatMessage message{.role = "tool", .origin = block.path(), .content_origin = block.path() + ".content"};
-  message.call_id = SPARROW_TRY(SPARROW_TRY(block.at("tool_use_id")).as_string());
+  const Json id = SPARROW_TRY(block.at("tool_use_id"));
+  message.call_id = SPARROW_TRY(id.as_string());
+  message.call_id_origin = id.path();
   if (SPARROW_TRY(block.bool_or("is_error", false))) message.add_text("Error: ");
   if (const auto content = block.find("content")) {
     if (content->is_string()) {
@@ -139,8 +141,9 @@ std::string arguments_of(const Json& input) {
 Status add_call(const Json& block, ChatMessage& message) {
   const Json input = SPARROW_TRY(block.at("input"));
   SPARROW_TRY(input.expect_object());
-  ChatCall call;
-  call.id = SPARROW_TRY(SPARROW_TRY(block.at("id")).as_string());
+  const Json id = SPARROW_TRY(block.at("id"));
+  ChatCall call{.origin = block.path(), .id_origin = id.path()};
+  call.id = SPARROW_TRY(id.as_string());
   call.name = SPARROW_TRY(SPARROW_TRY(block.at("name")).as_string());
   call.arguments = arguments_of(input);
   message.calls.push_back(std::move(call));

@@ -91,6 +91,13 @@ void ChatBody::add_messages(const std::vector<ChatMessage>& messages) {
     write_message(json_, messages[i]);
     names_.emplace_back(strf("messages[{}]", i), messages[i].origin);
     names_.emplace_back(strf("messages[{}].content", i), messages[i].content_origin);
+    if (!messages[i].call_id.empty())
+      names_.emplace_back(strf("messages[{}].tool_call_id", i), messages[i].call_id_origin);
+    for (size_t c = 0; c < messages[i].calls.size(); ++c) {
+      const std::string chat_path = strf("messages[{}].tool_calls[{}]", i, c);
+      names_.emplace_back(chat_path, messages[i].calls[c].origin);
+      names_.emplace_back(chat_path + ".id", messages[i].calls[c].id_origin);
+    }
     for (const auto& [part, path, url_path] : messages[i].image_origins) {
       const std::string chat_path = strf("messages[{}].content[{}]", i, part);
       names_.emplace_back(chat_path, path);

@@ -17,7 +17,8 @@ namespace sparrow {
 
 struct ChatCall {
   std::string id, name;
-  std::string arguments;  // JSON text, as the model wrote it
+  std::string arguments;          // JSON text, as the model wrote it
+  std::string origin, id_origin;  // paths in the client's body
 };
 
 struct ChatMessage {
@@ -30,9 +31,9 @@ struct ChatMessage {
     std::string path, url_path;  // in the client's body: the image, and what says where it is
   };
   std::vector<ImageOrigin> image_origins = {};
-  std::string reasoning = {};        // assistant
-  std::vector<ChatCall> calls = {};  // assistant
-  std::string call_id = {};          // tool
+  std::string reasoning = {};                     // assistant
+  std::vector<ChatCall> calls = {};               // assistant
+  std::string call_id = {}, call_id_origin = {};  // tool
 
   void add_text(std::string_view text);
   // `image`: the client's part or block, `url_path` the path of what the URL was made of. `detail`: as in

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/strf.h"
+#include "text/call_results.h"
 
 namespace sparrow {
 namespace {
@@ -203,8 +204,8 @@ Result<std::vector<MediaSource>> read_media_parts(const Json& messages, const st
       return common.named(rule.error());
   std::vector<MediaSource> sources;
   int images = 0, videos = 0;
-  for (size_t m = 0; m < messages.size(); ++m) {
-    const auto content = messages.element(m).find("content");
+  for (const Json& message : SPARROW_TRY(in_order_of_calls(messages))) {
+    const auto content = message.find("content");
     for (size_t p = 0; content && content->is_array() && p < content->size(); ++p) {
       const Json part = content->element(p);
       const auto type = part.find("type");

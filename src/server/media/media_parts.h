@@ -39,7 +39,7 @@ struct MediaSource {
 // Whether a part of that type is one.
 bool is_media_part(std::string_view type);
 
-// All of them, in the order of the messages. `kwargs`: what the request says of all (mm_processor_kwargs).
+// All of them, in the order of the prompt. `kwargs`: what the request says of all (mm_processor_kwargs).
 // `settings` nullptr: there must be none, because of `refusal`.
 Result<std::vector<MediaSource>> read_media_parts(const Json& messages, const std::optional<Json>& kwargs,
                                                   const MediaSettings* settings, std::string_view refusal);

@@ -243,8 +243,9 @@ Status ItemReader::add_call(const Json& item, bool is_custom) {
   } else {
     SPARROW_TRY(check_members(item, kCallFields, "a function call"));
   }
-  ChatCall call;
-  call.id = SPARROW_TRY(SPARROW_TRY(item.at("call_id")).as_string());
+  const Json id = SPARROW_TRY(item.at("call_id"));
+  ChatCall call{.origin = item.path(), .id_origin = id.path()};
+  call.id = SPARROW_TRY(id.as_string());
   call.name = name_in_chat(SPARROW_TRY(item.string_or("namespace", "")),
                            SPARROW_TRY(SPARROW_TRY(item.at("name")).as_string()));
   call.arguments = SPARROW_TRY(SPARROW_TRY(item.at(is_custom ? "input" : "arguments")).as_string());
@@ -255,10 +256,11 @@ Status ItemReader::add_call(const Json& item, bool is_custom) {
 
 Status ItemReader::add_output(const Json& item) {
   SPARROW_TRY(check_members(item, kOutputFields, "a function call's output"));
-  const std::string id = SPARROW_TRY(SPARROW_TRY(item.at("call_id")).as_string());
+  const Json id = SPARROW_TRY(item.at("call_id"));
   const Json output = SPARROW_TRY(item.at("output"));
   ChatMessage& message = new_message("tool", item, output.path());
-  message.call_id = id;
+  message.call_id = SPARROW_TRY(id.as_string());
+  message.call_id_origin = id.path();
   return add_parts(output, message);
 }
 

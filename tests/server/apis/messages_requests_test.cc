@@ -41,12 +41,12 @@ const SameChat kSame[] = {
      R"("tools":[{"name":"f","input_schema":{"type":"object"}},{"name":"g","description":"d","defer_loading":true,)"
      R"("input_schema":{"type":"object"}}],"messages":[)" +
          kUser + "," + kUse +
-         R"(,{"role":"user","content":[{"type":"tool_result","tool_use_id":"c1","content":[)"
-         R"({"type":"tool_reference","tool_name":"g"}]}]}])",
+         R"(,{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1","content":[)"
+         R"({"type":"tool_reference","tool_name":"g"}]},{"type":"tool_result","tool_use_id":"t2"}]}])",
      R"("tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object"}}}],"messages":[)" +
          kUser + "," + kCall +
-         R"(,{"role":"tool","tool_call_id":"c1","content":"{\"name\":\"g\",\"description\":\"d\",)"
-         R"(\"parameters\":{\"type\":\"object\"}}\n"}])" +
+         R"(,{"role":"tool","tool_call_id":"t1","content":"{\"name\":\"g\",\"description\":\"d\",)"
+         R"(\"parameters\":{\"type\":\"object\"}}\n"},{"role":"tool","tool_call_id":"t2"}])" +
          kOff},
     {"ToolsAndResults",
      R"("tools":[{"name":"f","description":"d","input_schema":{"type":"object","properties":{"n":{"type":"integer"}}},)"
@@ -61,10 +61,20 @@ const SameChat kSame[] = {
          R"(,{"role":"tool","tool_call_id":"t1","content":"four"},{"role":"tool","tool_call_id":"t2",)"
          R"("content":"Error: no"},{"role":"user","content":"and?"}])" +
          kOff},
+    {"ResultsInTheOrderOfTheirEnd",
+     R"("messages":[)" + kUser + "," + kUse +
+         R"(,{"role":"user","content":[{"type":"tool_result","tool_use_id":"t2","content":"two"},)"
+         R"({"type":"tool_result","tool_use_id":"t1","content":"one"},{"type":"text","text":"and?"}]}])",
+     R"("messages":[)" + kUser + "," + kCall +
+         R"(,{"role":"tool","content":"one"},{"role":"tool","content":"two"},{"role":"user","content":"and?"}])" +
+         kOff},
     {"EmptyResult",
      R"("messages":[)" + kUser + "," + kUse +
-         R"(,{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1"}]}])",
-     R"("messages":[)" + kUser + "," + kCall + R"(,{"role":"tool","tool_call_id":"t1","content":""}])" +
+         R"(,{"role":"user","content":[{"type":"tool_result","tool_use_id":"t1"},)"
+         R"({"type":"tool_result","tool_use_id":"t2","content":[]}]}])",
+     R"("messages":[)" + kUser + "," + kCall +
+         R"(,{"role":"tool","tool_call_id":"t1","content":""},)"
+         R"({"role":"tool","tool_call_id":"t2","content":""}])" +
          kOff},
     {"Prefill", R"("messages":[)" + kUser + R"(,{"role":"assistant","content":"The answer is"}])",
      R"("continue_final_message":true,"messages":[)" + kUser +
@@ -120,6 +130,15 @@ const Bad kBad[] = {
      "messages[0].content[0].type", "role user"},
     {"ResultWithoutId", BLOCK(R"({"type":"tool_result","content":"x"})"),
      "messages[0].content[0].tool_use_id", "missing"},
+    {"ResultOfNoCall",
+     R"("max_tokens":9,"messages":[{"role":"user","content":[{"type":"text","text":"x"},)"
+     R"({"type":"tool_result","tool_use_id":"t","content":"x"}]}])",
+     "messages[0].content[1].tool_use_id", "messages[0].content[1].tool_use_id must be the id of a call"},
+    {"CallWithoutResult",
+     R"("max_tokens":9,"messages":[{"role":"user","content":"x"},{"role":"assistant","content":[)"
+     R"({"type":"text","text":"so"},{"type":"tool_use","id":"t","name":"f","input":{}}]},)"
+     R"({"role":"user","content":"x"}])",
+     "messages[1].content[1].id", "messages[1].content[1].id must have a result before the next turn"},
     {"Input",
      R"("max_tokens":9,"messages":[{"role":"assistant","content":[{"type":"tool_use","id":"t","name":"f",)"
      R"("input":"x"}]}])",

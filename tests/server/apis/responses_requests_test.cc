@@ -82,6 +82,29 @@ const SameChat kSame[] = {
      R"({"id":"c1","type":"function","function":{"name":"s__g","arguments":"{}"}},)"
      R"({"id":"c2","type":"function","function":{"name":"c","arguments":"{\"input\":\"a \\\"b\\\"\\n\"}"}}]},)"
      R"({"role":"tool","tool_call_id":"c1","content":"one"},{"role":"tool","tool_call_id":"c2","content":"two"}])"},
+    {"OutputsInTheOrderOfTheirEnd",
+     R"("input":[{"role":"user","content":"hi"},{"type":"function_call","call_id":"c1","name":"f","arguments":"{}"},)"
+     R"({"type":"custom_tool_call","call_id":"c2","name":"g","input":"i"},)"
+     R"({"type":"custom_tool_call_output","call_id":"c2","output":"two"},)"
+     R"({"type":"function_call_output","call_id":"c1","output":"one"},)"
+     R"({"type":"function_call","call_id":"c3","name":"f","arguments":"{}"},)"
+     R"({"type":"function_call_output","call_id":"c3","output":"three"}])",
+     R"("messages":[{"role":"user","content":"hi"},{"role":"assistant","content":null,"tool_calls":[)"
+     R"({"id":"c1","type":"function","function":{"name":"f","arguments":"{}"}},)"
+     R"({"id":"c2","type":"function","function":{"name":"g","arguments":"{\"input\":\"i\"}"}}]},)"
+     R"({"role":"tool","content":"one"},{"role":"tool","content":"two"},)"
+     R"({"role":"assistant","content":null,"tool_calls":[{"id":"c3","type":"function","function":{"name":"f",)"
+     R"("arguments":"{}"}}]},{"role":"tool","content":"three"}])"},
+    {"AThoughtBetweenCalls",
+     R"("input":[{"role":"user","content":"hi"},{"type":"function_call","call_id":"c1","name":"f","arguments":"{}"},)" +
+         kItems.substr(0, kItems.find(R"(,{"type":"function_call")")) +
+         R"(,{"type":"function_call","call_id":"c2","name":"f","arguments":"{}"},)"
+         R"({"type":"function_call_output","call_id":"c2","output":"two"},)"
+         R"({"type":"function_call_output","call_id":"c1","output":"one"}])",
+     R"("messages":[{"role":"user","content":"hi"},{"role":"assistant","tool_calls":[{"id":"c1","type":"function",)"
+     R"("function":{"name":"f","arguments":"{}"}}]},{"role":"assistant","reasoning":"hm","tool_calls":[{"id":"c2",)"
+     R"("type":"function","function":{"name":"f","arguments":"{}"}}]},{"role":"tool","content":"one"},)"
+     R"({"role":"tool","content":"two"}])"},
     {"EffortNone", R"("input":"hi","reasoning":{"effort":"none","summary":"auto"})",
      R"("messages":[{"role":"user","content":"hi"}],"reasoning_effort":"none")"},
     {"TemplateOptions", R"("input":"hi","chat_template_kwargs":{"thinking_mode":"enabled"})",
@@ -121,6 +144,14 @@ const Bad kBad[] = {
      "missing"},
     {"OutputNumber", R"("input":[{"type":"function_call_output","call_id":"c","output":3}])",
      "input[0].output", "must be a string"},
+    {"OutputOfNoCall",
+     R"("input":[{"role":"user","content":"x"},{"type":"function_call_output","call_id":"c","output":"x"}])",
+     "input[1].call_id", "input[1].call_id must be the id of a call right before it"},
+    {"CallWithoutOutput",
+     R"("input":[{"type":"function_call","call_id":"c","name":"f","arguments":"{}"},)"
+     R"({"type":"function_call","call_id":"d","name":"f","arguments":"{}"},)"
+     R"({"type":"function_call_output","call_id":"c","output":"x"}])",
+     "input[1].call_id", "input[1].call_id must have a result"},
     {"Messages", R"("messages":[{"role":"user","content":"x"}])", "messages", "use input"},
     {"MaxTokens", R"("input":"x","max_tokens":3)", "max_tokens", "use max_output_tokens"},
     {"Tokens", R"("input":"x","max_output_tokens":-1)", "max_output_tokens", "max_output_tokens must be"},

@@ -58,6 +58,25 @@ TEST(MediaParts, ARateOfAllVideosIsOneThatAVideoCanHave) {
     EXPECT_THAT(error(rate), HasSubstr("mm_processor_kwargs.fps")) << rate;
 }
 
+// The prompt has their places in that order.
+TEST(MediaParts, OfResultsComeInTheOrderOfTheCalls) {
+  const auto result = [](std::string_view id) {
+    return strf(
+        R"({{"role":"tool","tool_call_id":"{}","content":[{{"type":"image_url","image_url":"{}"}}]}})", id,
+        id);
+  };
+  const JsonDocument document =
+      JsonDocument::parse(strf(R"([{{"role":"assistant","tool_calls":[{{"id":"a"}},{{"id":"b"}}]}},{},{}])",
+                               result("b"), result("a")),
+                          "text")
+          .value();
+  const MediaSettings settings;
+  const auto made = read_media_parts(document.root("messages"), std::nullopt, &settings, "");
+  ASSERT_TRUE(made.ok()) << made.error().message;
+  EXPECT_EQ(made.value()[0].urls[0], "a");
+  EXPECT_THAT(made.value()[1].fields[0], testing::StartsWith("messages[1].content[0]"));
+}
+
 // Asking for less is no error where a server allows less still.
 TEST(MediaParts, LowDetailStaysWithinTheLimit) {
   constexpr std::string_view kPart = R"({"type":"image_url","image_url":{"url":"u","detail":"low"}})";
