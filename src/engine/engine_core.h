@@ -57,7 +57,7 @@ class EngineCore {
     RequestId id;
     Request request;  // without its prompts, which the sequences hold
     std::shared_ptr<TokenChannel> channel;
-    std::vector<int32_t> end_ids;       // that end an output
+    std::vector<int32_t> end_ids;       // that end an output: stop ids, then the model's
     std::vector<SequenceId> sequences;  // [output]; of ended ones too
     int outputs_left = 0;
     bool started = false, paused = false;
@@ -68,8 +68,7 @@ class EngineCore {
   // One choice of a prompt, until it ends.
   struct Output {
     ActiveRequest* request;
-    int index;                                    // in the request
-    int choice;                                   // of its prompt
+    int index, choice;                            // in the request, of its prompt
     TokenCounts counts;                           // where penalties need them
     std::unique_ptr<TokenConstraint> constraint;  // null: none
     std::vector<TokenLogprobs> prompt_logprobs;   // until they are sent; first choice only
@@ -116,6 +115,7 @@ class EngineCore {
   void ask_for_draw(const StepSlice& slice, int choice, int64_t position, int64_t row, Flight& flight);
   // The event of a draw that needs no logits: one that failed before, or of which nothing is wanted.
   std::optional<TokenEvent> event_without_draw(const Output& output) const;
+  void set_mask(SampleRow& row, const NextIds& next, const ActiveRequest& active, bool is_early) const;
   void finish_draw(Drawn& drawn, Draw draw);
   void send(ActiveRequest& request, TokenEvent event);
   void send_drawn(Flight& flight);

@@ -17,19 +17,25 @@ bool contains(std::span<const int32_t> ids, int32_t id) {
 
 constexpr int kMaxMaskThreads = 8;
 
-// What a draw is held to beside its parameters. Ids that a constraint names stand whatever else holds:
-// without them nothing would be left to draw.
-void set_mask(SampleRow& row, const NextIds& next, std::span<const int32_t> end_ids, bool may_end) {
-  const bool banned = !may_end || next.end == NextIds::End::kBanned;
-  row.only = next.end == NextIds::End::kOnly && may_end ? end_ids : next.allowed;
-  if (!row.only.empty()) return;
-  for (const int32_t id : next.mask.empty() ? std::span<const int32_t>() : end_ids) {
-    const uint32_t bit = uint32_t{1} << (id % 32);
-    uint32_t& word = next.mask[id / 32];
-    word = banned ? word & ~bit : word | bit;
-  }
-  row.mask = next.mask;
-  if (banned && row.mask.empty()) row.more_banned = end_ids;
+void set_bit(std::span<uint32_t> mask, int32_t id, bool on) {
+  const uint32_t bit = uint32_t{1} << (id % 32);
+  mask[id / 32] = on ? mask[id / 32] | bit : mask[id / 32] & ~bit;
+}
+
+bool has_bit(std::span<const uint32_t> mask, int32_t id) {
+  return (mask[id / 32] >> (id % 32) & 1) != 0;
+}
+
+// Leaves ids out, unless nothing would be left.
+void leave_out(std::span<const int32_t> ids, std::span<uint32_t> mask) {
+  std::vector<int32_t> left_out;
+  for (const int32_t id : ids)
+    if (has_bit(mask, id)) {
+      set_bit(mask, id, false);
+      left_out.push_back(id);
+    }
+  if (left_out.empty() || std::ranges::any_of(mask, [](uint32_t word) { return word != 0; })) return;
+  for (const int32_t id : left_out) set_bit(mask, id, true);
 }
 
 // The ids from this position of an output on that need no draw. Probabilities are those of a draw, and the
@@ -44,6 +50,24 @@ std::vector<int32_t> forced_from(const Request& request, std::span<const int32_t
 }
 
 }  // namespace
+
+// What a draw is held to beside its parameters; `is_early`: before min_tokens. A constraint comes before what
+// the request says of its end, for nothing else would be left to draw: a form that is complete ends with the
+// model's end, and what it allows may be a stop id.
+void EngineCore::set_mask(SampleRow& row, const NextIds& next, const ActiveRequest& active,
+                          bool is_early) const {
+  row.only = next.end == NextIds::End::kOnly ? std::span(request_limits_.end_ids) : next.allowed;
+  if (!row.only.empty()) return;
+  const bool banned = next.end == NextIds::End::kBanned;
+  const auto model_ends = std::span(active.end_ids).subspan(active.request.stop_ids.size());
+  if (next.mask.empty()) {
+    if (is_early || banned) row.more_banned = is_early ? active.end_ids : model_ends;
+    return;
+  }
+  for (const int32_t id : model_ends) set_bit(next.mask, id, !banned);
+  if (is_early) leave_out(active.end_ids, next.mask);
+  row.mask = next.mask;
+}
 
 bool EngineCore::step(SchedulerTime now) {
   now_ = now;
@@ -195,9 +219,9 @@ void EngineCore::ask_for_draws(const StepPlan& plan, Flight& flight) {
         ask_for_draw(slice, choice, position, row, flight);
   }
   // A mask may take a while, and is an output's own matter. The model runs meanwhile.
-  std::vector<std::pair<SampleRow*, const Drawn*>> masked;
+  std::vector<std::pair<SampleRow*, Drawn*>> masked;
   size_t next = 0;
-  for (const Drawn& drawn : flight.drawn) {
+  for (Drawn& drawn : flight.drawn) {
     if (!drawn.waits) continue;
     SampleRow* const row_of = &flight.draws[next++].sample;
     if (outputs_.at(drawn.sequence).constraint) masked.emplace_back(row_of, &drawn);
@@ -208,8 +232,9 @@ void EngineCore::ask_for_draws(const StepPlan& plan, Flight& flight) {
   mask_threads_->parallel_for(std::ssize(masked), [&](int64_t i, int /*worker*/) {
     const auto& [row_of, drawn] = masked[static_cast<size_t>(i)];
     const Output& output = outputs_.at(drawn->sequence);
-    set_mask(*row_of, output.constraint->next_ids(), output.request->end_ids,
-             drawn->position >= output.request->request.min_tokens);
+    const NextIds next_ids = output.constraint->next_ids();
+    if (next_ids.end == NextIds::End::kOnly) drawn->event.finish = FinishReason::kStop;
+    set_mask(*row_of, next_ids, *output.request, drawn->position < output.request->request.min_tokens);
   });
 }
 
@@ -236,7 +261,7 @@ void EngineCore::ask_for_draw(const StepSlice& slice, int choice, int64_t positi
                                        .position = static_cast<uint64_t>(position)},
                             .num_top_logprobs = request.logprobs});
     if (!output.constraint)
-      set_mask(flight.draws.back().sample, {}, output.request->end_ids, position >= request.min_tokens);
+      set_mask(flight.draws.back().sample, {}, *output.request, position < request.min_tokens);
   }
   if (!output.bad_prompt_row) drawn.event.prompt_logprobs = std::exchange(output.prompt_logprobs, {});
 }
@@ -269,7 +294,7 @@ void EngineCore::finish_draw(Drawn& drawn, Draw draw) {
   ++stats_.generated_tokens;
   if (request.sampling.has_penalties()) output.counts.add_output(*event.id);
   if (output.constraint) output.constraint->advance(*event.id);
-  if (contains(output.request->end_ids, *event.id))
+  if (event.finish || contains(output.request->end_ids, *event.id))
     event.finish = FinishReason::kStop;
   else if (drawn.position + 1 == request.max_tokens)
     event.finish = FinishReason::kLength;

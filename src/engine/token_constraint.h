@@ -10,11 +10,11 @@
 namespace sparrow {
 
 struct NextIds {
-  // What holds for the ids that end an output.
+  // What holds for the model's end ids. A stop id of the request is to a constraint an id like any other.
   enum class End : uint8_t {
     kFree,
     kBanned,  // unless `allowed` names them
-    kOnly,    // nothing else; no rule where the request has none, or min_tokens are not reached
+    kOnly,    // nothing else, and the output ends, whatever the request says of min_tokens and ends
   };
 
   std::span<const int32_t> allowed = {};  // only these, each once; empty: all. Until advance()

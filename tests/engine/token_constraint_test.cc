@@ -71,19 +71,19 @@ class MaskConstraint final : public TokenConstraint {
   std::vector<uint32_t> mask_;
 };
 
-constexpr int32_t kEnd = 319;
+constexpr int32_t kEnd = 2, kStop = 319;  // the model's, and one that requests name
 
 Request forced(std::vector<int32_t> prompt, std::vector<int32_t> ids, int free = 0) {
   Request request = greedy(std::move(prompt), 400);
-  request.stop_ids = {kEnd};
+  request.ignore_eos = false;
   request.constraint = std::make_shared<const ListConstraint>(std::move(ids), free);
   return request;
 }
 
 TEST(TokenConstraint, ForcesItsIdsAndThenTheEnd) {
   const auto engine = start_engine();
-  const Output output = run_one(*engine, forced(yarn_model().text(0, 50), {7, 7, 300, 2}));
-  EXPECT_EQ(output.ids, (std::vector<int32_t>{7, 7, 300, 2, kEnd}));
+  const Output output = run_one(*engine, forced(yarn_model().text(0, 50), {7, 7, 300, 3}));
+  EXPECT_EQ(output.ids, (std::vector<int32_t>{7, 7, 300, 3, kEnd}));
   EXPECT_EQ(output.finish, FinishReason::kStop);
 }
 
@@ -167,13 +167,49 @@ TEST(TokenConstraint, AForcedIdThatEndsTheOutputEndsIt) {
   EXPECT_EQ(output.ids, (std::vector<int32_t>{7, kEnd}));
 }
 
-TEST(TokenConstraint, MinTokensDelayTheForcedEnd) {
+// What is complete has nothing else to say.
+TEST(TokenConstraint, TheForcedEndComesWhateverTheRequestSaysOfEnds) {
   const auto engine = start_engine();
-  Request request = forced(yarn_model().text(0, 50), {7});
-  request.min_tokens = 6;
-  const Output output = run_one(*engine, std::move(request));
-  ASSERT_EQ(output.ids.size(), 7u);
-  EXPECT_EQ(output.ids.back(), kEnd);
+  const auto ids = [&](const auto& change) {
+    Request request = forced(yarn_model().text(0, 50), {7});
+    change(request);
+    const Output output = run_one(*engine, std::move(request));
+    EXPECT_EQ(output.finish, FinishReason::kStop) << output.error;
+    return output.ids;
+  };
+  const std::vector<int32_t> expected = {7, kEnd};
+  EXPECT_EQ(ids([](Request& r) { r.min_tokens = 6; }), expected);
+  EXPECT_EQ(ids([](Request& r) { r.ignore_eos = true; }), expected);
+  EXPECT_EQ(ids([](Request& r) { r.stop_ids = {kStop}; }), expected);
+}
+
+// A form knows nothing of them: they come where it allows them, and nowhere else.
+TEST(TokenConstraint, StopIdsAreIdsLikeAnyOther) {
+  const auto engine = start_engine();
+  const auto ids = [&](const auto& change) {
+    Request request = forced(yarn_model().text(0, 50), {});
+    request.constraint = std::make_shared<const MaskConstraint>(std::vector<int32_t>{7, 31, 200}, false);
+    change(request);
+    const Output output = run_one(*engine, std::move(request));
+    EXPECT_EQ(output.finish, FinishReason::kStop) << output.error;
+    return output.ids;
+  };
+  const auto likes = [](int32_t id) { return std::vector<std::pair<int32_t, float>>{{id, 100.0f}}; };
+  EXPECT_EQ(ids([](Request& r) { r.stop_ids = {31, 32}; }).size(), 2u);
+  EXPECT_EQ(ids([](Request& r) { r.stop_ids = {kStop}; }).size(), 4u);
+  const auto early = ids([&](Request& r) {
+    r.stop_ids = {31};
+    r.min_tokens = 3;
+    r.sampling.logit_bias = likes(31);
+  });
+  EXPECT_EQ(early.size(), 4u);
+  EXPECT_EQ(early[1], 32) << "the other id of the mask";
+  EXPECT_EQ(ids([](Request& r) {
+              r.stop_ids = {31, 32};
+              r.min_tokens = 3;
+            }).size(),
+            2u)
+      << "nothing else is left";
 }
 
 TEST(TokenConstraint, EveryChoiceHasAStateOfItsOwn) {
@@ -234,7 +270,7 @@ TEST(TokenConstraint, SurvivesPreemption) {
   options.cache_tokens = 6 * kBlockTokens;
   const auto engine = start_engine(options);
   std::vector<int32_t> ids(60);
-  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i + 1);
+  for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(i + 3);
   const auto request = [&](int i) { return forced(yarn_model().text(i, 100 + i), ids, /*free=*/3); };
   std::vector<std::vector<int32_t>> alone;
   for (int i = 0; i < 4; ++i) {
@@ -253,7 +289,7 @@ Request in_runs(bool tells, int length = 12, int free = 3) {
   std::vector<int32_t> run(length);
   for (int i = 0; i < length; ++i) run[i] = 20 + i;
   Request request = greedy(yarn_model().text(0, 120), 400);
-  request.stop_ids = {kEnd};
+  request.ignore_eos = false;
   request.constraint =
       std::make_shared<const RunsConstraint>(free, run, /*times=*/4, tells, NextIds::End::kOnly);
   return request;

@@ -127,6 +127,8 @@ const BadField kBadFields[] = {
     {"StrictToolWithANameThatIsNoTag",
      R"(,"tools":[{"type":"function","function":{"name":"f","strict":true,"parameters":{"properties":{"odd<>name":{}},"required":["odd<>name"]}}}])",
      "tools[0].function.parameters", "keyword required at # names odd<>name"},
+    {"BudgetOfAllowedIds", R"(,"thinking_token_budget":3,"allowed_token_ids":[5])", "allowed_token_ids",
+     "thinking_token_budget"},
     {"FormOfAllowedIds", R"(,"guided_regex":"a","allowed_token_ids":[5])", "allowed_token_ids",
      "guided_regex"},
     {"ChatTemplate", R"(,"chat_template":"{{ 1 }}")", "chat_template", "not taken from requests"},

@@ -13,7 +13,7 @@ class BadWords final : public TokenConstraint {
  public:
   struct Rules {
     std::vector<Ids> words;
-    int vocab_size = 0;
+    std::vector<uint32_t> allowed;  // as bits: what other fields leave
   };
 
   // `inner` may be null.
@@ -59,7 +59,7 @@ class BadWords final : public TokenConstraint {
       return;
     }
     mask_.assign(next.mask.begin(), next.mask.end());
-    if (mask_.empty()) mask_.assign((static_cast<size_t>(rules_->vocab_size) + 31) / 32, ~uint32_t{0});
+    if (mask_.empty()) mask_ = rules_->allowed;
     for (const int32_t id : banned) mask_[id / 32] &= ~(uint32_t{1} << (id % 32));
     if (std::ranges::any_of(mask_, [](uint32_t word) { return word != 0; })) next.mask = mask_;
   }
@@ -72,12 +72,21 @@ class BadWords final : public TokenConstraint {
   std::vector<uint32_t> mask_;  // the same
 };
 
+// What may be drawn as far as fields say that hold all the time.
+std::vector<uint32_t> allowed_bits(const SamplingParams& sampling, int vocab_size) {
+  const bool any = sampling.allowed_ids.empty();
+  std::vector<uint32_t> bits((static_cast<size_t>(vocab_size) + 31) / 32, any ? ~uint32_t{0} : 0);
+  for (const int32_t id : sampling.allowed_ids) bits[id / 32] |= uint32_t{1} << (id % 32);
+  for (const int32_t id : sampling.banned_ids) bits[id / 32] &= ~(uint32_t{1} << (id % 32));
+  return bits;
+}
+
 }  // namespace
 
 Status ban_words(const std::vector<std::string>& words, const Tokenizer& tokenizer, int vocab_size,
                  Request& request) {
   const bool is_held = request.constraint != nullptr;
-  BadWords::Rules rules{.vocab_size = vocab_size};
+  BadWords::Rules rules;
   for (const std::string& word : words)
     for (const char* before : {"", " "}) {
       Ids ids = SPARROW_TRY(tokenizer.encode(before + word, Recognise::kNone));
@@ -87,6 +96,7 @@ Status ban_words(const std::vector<std::string>& words, const Tokenizer& tokeniz
         rules.words.push_back(std::move(ids));
     }
   if (rules.words.empty()) return Ok{};
+  rules.allowed = allowed_bits(request.sampling, vocab_size);
   request.constraint =
       std::make_shared<const BadWords>(std::make_shared<const BadWords::Rules>(std::move(rules)),
                                        is_held ? request.constraint->copy() : nullptr);

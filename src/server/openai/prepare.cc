@@ -197,6 +197,9 @@ Status limit_thinking(const ChatRequest& chat, const ChatPrompt& prompt, const S
   if (!open || !close)
     return Error{Errc::kUnsupported, "this model has no tokens that begin and end a thought",
                  "thinking_token_budget"};
+  if (!prepared.request.sampling.allowed_ids.empty())
+    return Error{Errc::kInvalidArgument, "allowed_token_ids cannot be combined with thinking_token_budget",
+                 "allowed_token_ids"};
   auto& constraint = prepared.request.constraint;
   constraint =
       std::make_shared<const ThinkingBudget>(ThinkingIds{.open = *open, .close = *close},

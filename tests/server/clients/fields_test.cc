@@ -173,18 +173,34 @@ TEST_F(ClientFields, ABadWordIsNotCompleted) {
   const std::vector<int32_t> ids = tokenizer_.encode("xyz").value();
   ASSERT_EQ(ids.size(), 3u) << "a word of several tokens";
   const auto prepared = chat(R"(,"bad_words":["xyz","q"])").value();
-  EXPECT_THAT(prepared->request.sampling.banned_ids, testing::Contains(tokenizer_.encode("q").value()[0]));
+  const int32_t letter = tokenizer_.encode("q").value()[0];
+  EXPECT_THAT(prepared->request.sampling.banned_ids, testing::Contains(letter));
   const auto state = prepared->request.constraint->copy();
   EXPECT_TRUE(may_come(state->next_ids(), ids[2]));
   state->advance(ids[0]);
   const auto other = state->copy();
   state->advance(ids[1]);
   const NextIds next = state->next_ids();
-  for (int32_t id = 0; id < 400; ++id) EXPECT_EQ(may_come(next, id), id != ids[2]) << id;
+  for (int32_t id = 0; id < 400; ++id) EXPECT_EQ(may_come(next, id), id != ids[2] && id != letter) << id;
   other->advance(ids[0]);
   EXPECT_TRUE(may_come(other->next_ids(), ids[2]));
   EXPECT_EQ(chat(R"(,"bad_words":[""])").error().field, "bad_words[0]");
   EXPECT_EQ(chat(R"(,"bad_words":"x")").error().field, "bad_words");
+}
+
+// Something must be left to draw.
+TEST_F(ClientFields, ABadWordGivesWayToTheOnlyIdsThatAreAllowed) {
+  const int32_t x = tokenizer_.encode("x").value()[0], y = tokenizer_.encode("y").value()[0];
+  const auto state_after = [&](const std::string& words, int32_t id) {
+    const auto prepared = chat(strf(R"(,"allowed_token_ids":[{},{}],"bad_words":[{}])", x, y, words)).value();
+    auto state = prepared->request.constraint->copy();
+    state->advance(id);
+    return state;
+  };
+  EXPECT_FALSE(may_come(state_after(R"("xx")", x)->next_ids(), x));
+  EXPECT_TRUE(may_come(state_after(R"("xx")", x)->next_ids(), y));
+  EXPECT_TRUE(may_come(state_after(R"("xx","xy")", x)->next_ids(), x));
+  EXPECT_TRUE(may_come(state_after(R"("yy","x")", y)->next_ids(), y)) << "the other one never comes";
 }
 
 // Beside what leaves the choice open, words are kept out like anywhere else.

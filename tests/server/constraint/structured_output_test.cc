@@ -163,6 +163,30 @@ TEST_F(StructuredOutput, ACallThatHasToComeTakesFewSteps) {
   EXPECT_LT(2 * (engine_->stats().steps - before), engine_->stats().generated_tokens - tokens);
 }
 
+// What a form allows ends there, and what it does not allow never comes.
+TEST_F(StructuredOutput, AStopIdEndsTheAnswerWhereItComes) {
+  start();
+  const std::string form = R"(,"guided_choice":["abc"])" + seeded(1);
+  for (const auto& [token, expected] : {std::pair("b", "ab"), {"x", "abc"}, {"c", "abc"}}) {
+    const Json answer = choice(form + strf(R"(,"stop_token_ids":[{}])", id(token)));
+    EXPECT_EQ(content(answer), expected);
+    EXPECT_EQ(text(answer.at("finish_reason").value()), "stop");
+  }
+}
+
+// Nothing can be said after it.
+TEST_F(StructuredOutput, EndsWithTheFormWhateverElseIsAskedFor) {
+  start();
+  const std::string form = R"(,"guided_choice":["abc","abcd"])" + seeded(1);
+  for (const std::string& more :
+       {std::string(R"(,"min_tokens":12)"), std::string(R"(,"ignore_eos":true)"),
+        strf(R"(,"min_tokens":12,"ignore_eos":true,"stop_token_ids":[{}])", id("d"))}) {
+    const Json answer = choice(form + more);
+    EXPECT_THAT(content(answer), AnyOf(Eq("abc"), Eq("abcd"))) << more;
+    EXPECT_EQ(text(answer.at("finish_reason").value()), "stop");
+  }
+}
+
 TEST_F(StructuredOutput, ACutSaysLength) {
   start();
   const Json answer = choice(R"(,"guided_regex":"[ab]{5000}","max_tokens":12)" + seeded(1));
