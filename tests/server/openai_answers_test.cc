@@ -147,6 +147,33 @@ TEST_F(OpenAiAnswers, AStopStringEndsTheAnswerBeforeIt) {
   EXPECT_THAT(json, HasSubstr(R"("finish_reason":"stop","stop_reason":"brown")"));
 }
 
+// Nobody reads markup, and what is held back of it is never shown.
+TEST_F(OpenAiAnswers, AStopStringIsOfTextAndNotOfCalls) {
+  const std::string call =
+      R"(]<]minimax[>[<tool_call>
+]<]minimax[>[<invoke name="f">]<]minimax[>[<a>x<y]<]minimax[>[</a>]<]minimax[>[</invoke>
+]<]minimax[>[</tool_call>)";
+  const auto answer = [&](const std::string& stop, const std::string& text) {
+    Generation generation =
+        chat(strf(R"(,"tools":[{{"function":{{"name":"f"}}}}],"stop":[{}])", json_quoted(stop)));
+    say(generation, text);
+    return generation.response();
+  };
+  for (const char* stop : {"\n", "<", ">", "]", "]<", "f", "name=", "invoke", "x<y", "o]<", "o\n"}) {
+    const std::string json = answer(stop, "<mm:think>so</mm:think>th o" + call + "then");
+    EXPECT_THAT(json, HasSubstr(R"("content":"th othen")")) << stop;
+    EXPECT_THAT(json, HasSubstr(R"("name":"f","arguments":"{\"a\":\"x<y\"}")")) << stop;
+    EXPECT_THAT(json, HasSubstr(R"("finish_reason":"tool_calls","stop_reason":null)")) << stop;
+  }
+  EXPECT_THAT(answer("hen", "th o" + call + "then"), HasSubstr(R"("content":"th ot")"));
+  EXPECT_THAT(answer("oth", "th o" + call + "then"), HasSubstr(R"("content":"th othen")")) << "two texts";
+  // Of a thought too, and not of its end or of what is left out behind it.
+  EXPECT_THAT(answer("o", "<mm:think>so</mm:think>th"), HasSubstr(R"("content":null)"));
+  EXPECT_THAT(answer("\n", "<mm:think>so</mm:think>\n\nth"), HasSubstr(R"("stop_reason":"\n")"));
+  EXPECT_THAT(answer("<", "<mm:think>so</mm:think>th <"), HasSubstr(R"("content":"th ")"));
+  EXPECT_THAT(answer("<", "th <"), HasSubstr(R"("stop_reason":"<")"));
+}
+
 TEST_F(OpenAiAnswers, AStopIdIsToldByItsNumber) {
   const std::vector<int32_t> ids = tokenizer_.encode("fox").value();
   const std::string stop = strf(R"(,"stop_token_ids":[{}])", ids.back());

@@ -21,12 +21,11 @@ bool Answer::take(TokenEvent event, std::vector<OutputDelta>& deltas) {
   if (event.id) {
     ++num_tokens_;
     if (event.logprobs) logprobs_.push_back(std::move(*event.logprobs));
-    std::string text, certain;
+    std::string text;
     SPARROW_CHECK(detokenizer_.push(*event.id, text).ok());
-    const bool stopped = stop_.feed(text, certain);
-    feed(certain, deltas);
-    if (stopped) end(FinishReason::kStop, deltas);
-    if (single_call_ && parser_ && parser_->num_complete_calls() > 0) end(FinishReason::kStop, deltas);
+    feed(text, deltas);
+    if (stopped() || (single_call_ && parser_ && parser_->num_complete_calls() > 0))
+      end(FinishReason::kStop, deltas);
   }
   if (event.finish && !finished_) {
     if (event.finish == FinishReason::kStop && event.id &&
@@ -39,27 +38,63 @@ bool Answer::take(TokenEvent event, std::vector<OutputDelta>& deltas) {
 }
 
 void Answer::feed(std::string_view text, std::vector<OutputDelta>& deltas) {
-  if (parser_) return parser_->feed(text, deltas);
-  if (text.empty()) return;
-  deltas.push_back({.kind = OutputDelta::Kind::kContent, .call = -1, .name = {}, .text = std::string(text)});
+  std::vector<OutputDelta> parts;
+  if (parser_)
+    parser_->feed(text, parts);
+  else if (!text.empty())
+    parts.push_back({.kind = OutputDelta::Kind::kContent, .call = -1, .name = {}, .text = std::string(text)});
+  show(std::move(parts), deltas);
+}
+
+// Calls are no text, and no stop string reaches over one, nor from a thought into the answer.
+void Answer::show(std::vector<OutputDelta> parts, std::vector<OutputDelta>& deltas) {
+  for (OutputDelta& part : parts) {
+    if (stopped()) return;
+    const bool is_call = part.kind == OutputDelta::Kind::kToolCall;
+    if (is_call || part.kind != text_kind_) show_held(deltas);
+    if (is_call) {
+      has_call_ = true;
+    } else {
+      text_kind_ = part.kind;
+      std::string certain;
+      stop_.feed(part.text, certain);
+      part.text = std::move(certain);
+    }
+    add(std::move(part), deltas);
+  }
+}
+
+void Answer::show_held(std::vector<OutputDelta>& deltas) {
+  OutputDelta held{.kind = text_kind_, .call = -1, .name = {}, .text = {}};
+  stop_.finish(held.text);
+  add(std::move(held), deltas);
+}
+
+void Answer::add(OutputDelta delta, std::vector<OutputDelta>& deltas) {
+  if (delta.text.empty() && delta.name.empty()) return;
+  if (!deltas.empty() && delta.name.empty() && deltas.back().kind == delta.kind &&
+      deltas.back().call == delta.call)
+    deltas.back().text += delta.text;
+  else
+    deltas.push_back(std::move(delta));
 }
 
 void Answer::end(FinishReason reason, std::vector<OutputDelta>& deltas) {
   finished_ = true;
-  hit_length_ = reason == FinishReason::kLength;
+  std::string text;
+  std::vector<OutputDelta> parts;
+  detokenizer_.finish(text);
+  feed(text, deltas);
+  if (parser_) parser_->finish(parts);
+  show(std::move(parts), deltas);
+  if (!stopped()) show_held(deltas);
+  hit_length_ = reason == FinishReason::kLength && !stopped();
   if (reason != FinishReason::kStop && reason != FinishReason::kLength) failure_ = reason;
-  if (stop_.found().empty()) {
-    std::string text, certain;
-    detokenizer_.finish(text);
-    if (!stop_.feed(text, certain)) stop_.finish(certain);
-    feed(certain, deltas);
-  }
-  if (parser_) parser_->finish(deltas);
 }
 
 const char* Answer::finish_reason() const {
   if (hit_length_) return "length";
-  return parser_ && parser_->num_calls() > 0 ? "tool_calls" : "stop";
+  return has_call_ ? "tool_calls" : "stop";
 }
 
 }  // namespace sparrow

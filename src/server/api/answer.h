@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answer: one output of a request, from the engine's events to what a client sees: ids become whole
-// characters, stop strings end it, reasoning, content and tool calls are told apart. Streamed and whole
-// answers go through the same steps.
+// characters, reasoning, content and tool calls are told apart, and stop strings end the first two. Streamed
+// and whole answers go through the same steps.
 #pragma once
 
 #include <cstdint>
@@ -51,12 +51,18 @@ class Answer {
   std::vector<TokenLogprobs>& prompt_logprobs() { return prompt_logprobs_; }
 
  private:
+  bool stopped() const { return !stop_.found().empty(); }
   void feed(std::string_view text, std::vector<OutputDelta>& deltas);
+  void show(std::vector<OutputDelta> parts, std::vector<OutputDelta>& deltas);  // until a stop string
+  void show_held(std::vector<OutputDelta>& deltas);
+  static void add(OutputDelta delta, std::vector<OutputDelta>& deltas);  // to the last, if it is of its kind
   void end(FinishReason reason, std::vector<OutputDelta>& deltas);
 
   Detokenizer detokenizer_;
-  StopStrings stop_;
   std::optional<OutputParser> parser_;
+  StopStrings stop_;
+  OutputDelta::Kind text_kind_ = OutputDelta::Kind::kContent;  // of what stop_ holds back
+  bool has_call_ = false;
   std::vector<int32_t> stop_ids_;
   std::optional<int32_t> stop_id_;
   bool single_call_;
