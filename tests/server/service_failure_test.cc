@@ -20,7 +20,7 @@ TEST_F(ServiceTest, AFailedEngineIsToldToAll) {
                            "Connection: close\r\n"));
   ASSERT_THAT(streaming.read_bytes(200), HasSubstr("200"));
   whole.send(json_post("/v1/chat/completions", chat_body(R"(,"max_tokens":1500)")));
-  while (engine_->stats().running_sequences < 2) std::this_thread::yield();
+  while (engine_->stats().live_requests < 2) std::this_thread::yield();
 
   engine_->fail({Errc::kStopped, "rank 2: its connection was closed"});
   for (const char* path : {"/health", "/ready"}) {

@@ -66,7 +66,10 @@ class ServiceStreams : public ServiceTest {
   // Keeps all others waiting until it is cancelled: its reader takes nothing.
   std::unique_ptr<TokenStream> block(int n = 1) {
     auto stream = engine_->submit({.prompts = {{1}}, .n = n, .max_tokens = 2000, .ignore_eos = true}).value();
-    wait_until([&] { return engine_->stats().running_sequences == n; });
+    wait_until([&] {
+      const EngineStats stats = engine_->stats();
+      return stats.running_sequences + stats.waiting_by_reason[static_cast<size_t>(WaitReason::kPaused)] == n;
+    });
     return stream;
   }
   RawClient waiting_stream(const std::string& fields) const {

@@ -214,14 +214,16 @@ SchedulerStats Scheduler::stats() const {
   SchedulerStats stats;
   for (const Group& group : groups_) {
     GroupStats& own = stats.groups.emplace_back(group.totals);
-    own.running = static_cast<int>(group.running.size());
+    own.running = static_cast<int>(group.running.size()) - group.num_paused;
+    stats.waiting_by_reason[static_cast<size_t>(WaitReason::kPaused)] += group.num_paused;
+    stats.waiting += group.num_paused;
     own.blocks_total = group.pool.num_blocks();
     own.blocks_in_use = group.pool.num_in_use();
     own.blocks_cached = group.pool.num_cached();
     own.blocks_free = group.pool.num_free();
     stats += own;
   }
-  stats.waiting = static_cast<int>(waiting_.size());
+  stats.waiting += static_cast<int>(waiting_.size());
   const int places = free_places();
   for (const Waiting& waiting : waiting_)
     ++stats.waiting_by_reason[static_cast<size_t>(reason_of(*waiting.sequence, places))];

@@ -40,7 +40,7 @@ struct GroupStats {
 
 struct SchedulerStats : GroupStats {
   std::vector<GroupStats> groups;
-  int waiting = 0;  // in one queue for all groups
+  int waiting = 0;  // in one queue for all groups, or paused, with or without their blocks
   std::array<int, kNumWaitReasons> waiting_by_reason{};
   int64_t tokens_planned = 0;
   int64_t steps = 0;

@@ -230,6 +230,10 @@ TEST(SchedulerPause, APausedSequenceKeepsItsBlocksAndGetsNoStep) {
   const SequenceId a = bed.add(100), b = bed.add(100);
   bed.step();
   bed.scheduler.set_paused(a, true);
+  const SchedulerStats stats = bed.scheduler.stats();
+  EXPECT_EQ(stats.running, 1);
+  EXPECT_EQ(stats.waiting, 1);
+  EXPECT_EQ(stats.waiting_by_reason[static_cast<size_t>(WaitReason::kPaused)], 1);
   for (int i = 0; i < 3; ++i) EXPECT_THAT(bed.step(), ElementsAre(Pair(b, 1)));
   EXPECT_EQ(bed.at(a).blocks.blocks().size(), 1u);
   bed.scheduler.set_paused(a, false);
