@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Stored responses: looked at, deleted, cancelled, and what they were made of.
 #include <algorithm>
+#include <array>
 #include <charconv>
+#include <span>
 #include <utility>
 
 #include "base/json/json_writer.h"
@@ -26,8 +28,30 @@ std::string id_of_item(const std::string& item) {
   return id ? std::string(id->string_view()) : "";
 }
 
+// Error at the first parameter that is none of these, comes twice, or is badly encoded.
+Status check_query(std::string_view query, std::span<const std::string_view> known) {
+  std::vector<std::string_view> seen;
+  for (std::string_view rest = query; !rest.empty();) {
+    const std::string_view item = rest.substr(0, rest.find('&'));
+    rest.remove_prefix(std::min(rest.size(), item.size() + 1));
+    if (item.empty()) continue;
+    const std::string_view name = item.substr(0, item.find('='));
+    const auto error = [&](std::string_view what) {
+      const std::string field = excerpt(std::string(name));
+      return Error{Errc::kInvalidArgument, strf("{} {}", field, what), field};
+    };
+    if (std::ranges::find(known, name) == known.end()) return error("is not a parameter of this request");
+    if (std::ranges::find(seen, name) != seen.end()) return error("must be given once");
+    if (!query_value(item, name)) return error("must be percent-encoded");
+    seen.push_back(name);
+  }
+  return Ok{};
+}
+
 // A page of the items, as the query wants it.
 Result<std::string> item_page(const StoredItems& items, const std::string& query) {
+  static constexpr std::array<std::string_view, 3> kParameters = {"limit", "order", "after"};
+  SPARROW_TRY(check_query(query, kParameters));
   int64_t limit = kDefaultItems;
   if (const auto text = query_value(query, "limit")) {
     const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), limit);
@@ -83,9 +107,13 @@ Result<std::shared_ptr<const StoredResponse>> Service::stored_response(const Exc
 net::awaitable<void> Service::show_response(Exchange& exchange, const Route&) {
   std::string key;
   const auto stored = stored_response(exchange, key);
+  static constexpr std::array<std::string_view, 1> kParameters = {"stream"};
+  const std::string& query = exchange.request().query;
   HttpResponse response =
       stored.ok() ? HttpResponse{.body = stored.value()->body} : refuse(exchange, stored.error());
-  if (query_value(exchange.request().query, "stream").value_or("false") == "true")
+  if (const Status status = check_query(query, kParameters); !status.ok())
+    response = refuse(exchange, status.error());
+  else if (query_value(query, "stream").value_or("false") != "false")
     response = refuse(
         exchange, {Errc::kUnsupported, "stream is not supported here: a stored response is whole", "stream"});
   co_await exchange.respond(std::move(response));

@@ -167,6 +167,18 @@ TEST_F(ServiceApis, AStoredResponseIsThereUntilItIsDeleted) {
   EXPECT_EQ(get(path + "/input_items?limit=x").status, 400);
   EXPECT_EQ(get(path + "/input_items?order=up").status, 400);
   EXPECT_EQ(get(path + "/input_items?after=none").status, 400);
+  EXPECT_EQ(get(path + "/input_items?order=asc&limit=1").status, 200);
+  EXPECT_EQ(get(path + "?stream=false").body, made.body);
+  for (const auto& [query, field] : {std::pair("/input_items?before=x", "before"),
+                                     {"/input_items?limit=1&limit=2", "limit"},
+                                     {"/input_items?after=%zz", "after"},
+                                     {"?starting_after=3", "starting_after"},
+                                     {"?include[]=x", "include[]"},
+                                     {"?stream=true", "stream"}}) {
+    const RawResponse refused = get(path + query);
+    EXPECT_EQ(refused.status, 400) << query << refused.body;
+    EXPECT_THAT(refused.body, HasSubstr(strf(R"("param":"{}")", field)));
+  }
   EXPECT_EQ(cancel(id).status, 400) << "it was not made in the background";
   EXPECT_THAT(remove(path).body, HasSubstr(R"("deleted":true)"));
   for (const RawResponse& gone : {get(path), remove(path), get(path + "/input_items"), cancel(id)})
