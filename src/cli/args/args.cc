@@ -287,7 +287,8 @@ CLI::App* add_debug_text(CLI::App& app, DebugTextOptions& o) {
   return command;
 }
 
-int usage_error(const std::string& message, const CLI::App& command) {
+int usage_error(std::string_view message, const CLI::App& command) {
+  if (message.starts_with(": ")) message.remove_prefix(2);  // of a flag that is not shown
   std::string name;
   for (const CLI::App* app = &command; app != nullptr; app = app->get_parent())
     name = name.empty() ? app->get_name() : strf("{} {}", app->get_name(), name);

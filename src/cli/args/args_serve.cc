@@ -26,6 +26,11 @@ CLI::Validator count_with_unit(bool has_auto) {
 void add_network(CLI::App* command, ServeOptions& o) {
   const char* group = "Network";
   command->add_option("--host", o.host, "Address to listen on (default 127.0.0.1)")
+      ->check([](const std::string& host) { return host.empty() ? "Must not be empty" : ""; })
+      ->transform([](const std::string& host) {  // as URLs have them: [::1]
+        const bool in_brackets = host.starts_with('[') && host.ends_with(']');
+        return in_brackets ? host.substr(1, host.size() - 2) : host;
+      })
       ->type_name("ADDR")
       ->group(group);
   command->add_option("--port", o.port, "Port to listen on (default 8000; 0: any free one)")
@@ -250,6 +255,14 @@ void add_not_yet(CLI::App* command, ServeOptions& o) {
   command->add_flag("--trust-request-chat-template", o.trust_request_chat_template)->group(group);
 }
 
+// CLI11 does not name a flag that it does not show.
+std::function<std::string(const std::string&)> named(const char* flag, const CLI::Validator& check) {
+  return [=](std::string value) {
+    const std::string error = check(value);
+    return error.empty() ? "" : strf("{}: {}", flag, error);
+  };
+}
+
 // What scripts for other servers set, and what is so here anyway, or has no counterpart that could change.
 void add_without_effect(CLI::App* command, ServeOptions& o) {
   const char* group = "";  // not shown
@@ -265,9 +278,11 @@ void add_without_effect(CLI::App* command, ServeOptions& o) {
     command->add_option_function<std::string>(option, [](const std::string&) {})->group(group);
   for (const char* option : {"--tokenizer-mode", "--config-format"})
     command->add_option_function<std::string>(option, [](const std::string&) {})
-        ->check(CLI::IsMember({"auto"}))
+        ->check(named(option, CLI::IsMember({"auto"})))
         ->group(group);
-  command->add_option("--dtype", o.dtype)->check(CLI::IsMember({"auto", "bfloat16"}))->group(group);
+  command->add_option("--dtype", o.dtype)
+      ->check(named("--dtype", CLI::IsMember({"auto", "bfloat16"})))
+      ->group(group);
 }
 
 }  // namespace
@@ -323,7 +338,9 @@ CLI::App* add_chat(CLI::App& app, ChatOptions& o) {
       ->type_name("TEXT");
   command->add_option("--tools", o.tools, "Tools the model may call: a JSON list in OpenAI's format")
       ->type_name("FILE");
-  command->add_option("--temperature", o.temperature, "0 is greedy (default: the server's)")->type_name("T");
+  command->add_option("--temperature", o.temperature, "0 is greedy (default: the server's)")
+      ->check(number_in(0, 2))
+      ->type_name("T");
   command
       ->add_option("--max-tokens", o.max_tokens,
                    "Most tokens in an answer (default: what the context leaves)")

@@ -57,9 +57,10 @@ Status check_flags(const ServeOptions& o) {
   if (o.trust_request_chat_template)
     return unsupported(
         "--trust-request-chat-template: templates come from the model or --chat-template only");
-  for (const std::string* parser : {&o.tool_call_parser, &o.reasoning_parser})
+  for (const auto& [flag, parser] :
+       {std::pair("--tool-call-parser", &o.tool_call_parser), {"--reasoning-parser", &o.reasoning_parser}})
     if (*parser != "minimax_m3" && *parser != "none")
-      return unsupported(strf("parser {}: minimax_m3 or none", *parser));
+      return unsupported(strf("{} {}: minimax_m3 or none", flag, *parser));
   if (!o.kv_cache_memory.empty()) SPARROW_TRY(parse_byte_size(o.kv_cache_memory, "--kv-cache-memory"));
   SPARROW_TRY(parse_byte_size(o.max_answer_size, "--max-answer-size"));
   SPARROW_TRY(parse_byte_size(o.max_answer_memory, "--max-answer-memory"));
