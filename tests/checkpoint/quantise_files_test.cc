@@ -14,23 +14,18 @@
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/mx/quantise.h"
 #include "checkpoint/random/synthetic.h"
+#include "support/checkpoint/folder_files.h"
 #include "support/temp_dir.h"
 
 namespace sparrow {
 namespace {
 
+using test::files_of;
 using test::TempDir;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
-
-std::map<std::string, std::string> files_of(const fs::path& dir) {
-  std::map<std::string, std::string> files;
-  for (const auto& item : fs::directory_iterator(dir))
-    files[item.path().filename()] = read_text_file(item.path(), 1 << 24).value();
-  return files;
-}
 
 std::string error_of(const Result<QuantiseReport>& report) {
   return report.ok() ? "" : report.error().message;

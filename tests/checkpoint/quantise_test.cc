@@ -14,25 +14,20 @@
 #include "checkpoint/random/synthetic.h"
 #include "checkpoint/tensor_table.h"
 #include "support/checkpoint/expanded.h"
+#include "support/checkpoint/folder_files.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
 
 namespace sparrow {
 namespace {
 
+using test::files_of;
 using test::TempDir;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
-
-std::map<std::string, std::string> files_of(const fs::path& dir) {
-  std::map<std::string, std::string> files;
-  for (const auto& item : fs::directory_iterator(dir))
-    files[item.path().filename()] = read_text_file(item.path(), 1 << 24).value();
-  return files;
-}
 
 // Every tensor of a folder by name: its type and bytes.
 std::map<std::string, std::string> tensors_of(const fs::path& dir) {

@@ -11,21 +11,16 @@
 #include "base/files/mapped_file.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/tensor_table.h"
+#include "support/checkpoint/folder_files.h"
 #include "support/temp_dir.h"
 
 namespace sparrow {
 namespace {
 
+using test::files_of;
 using test::TempDir;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
-
-std::map<std::string, std::string> files_of(const fs::path& dir) {
-  std::map<std::string, std::string> files;
-  for (const auto& item : fs::directory_iterator(dir))
-    files[item.path().filename()] = read_text_file(item.path(), 1 << 24).value();
-  return files;
-}
 
 std::map<std::string, std::string> generated(uint64_t seed) {
   const TempDir dir;

@@ -8,8 +8,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
 
+#include "base/files/mapped_file.h"
+#include "checkpoint/checkpoint.h"
 #include "checkpoint/random/synthetic.h"
 #include "support/golden.h"
 #include "support/temp_dir.h"
@@ -129,7 +132,10 @@ TEST(Doctor, APortThatIsTakenIsNamedWithAnother) {
 
 class FakeModel {
  public:
-  FakeModel() { EXPECT_TRUE(write_synthetic_checkpoint({.preset = "tiny", .dir = dir_.path() / "m"}).ok()); }
+  explicit FakeModel(MatrixFormat format = MatrixFormat::kBF16) {
+    EXPECT_TRUE(
+        write_synthetic_checkpoint({.preset = "tiny", .dir = dir_.path() / "m", .format = format}).ok());
+  }
   std::filesystem::path path() const { return dir_.path() / "m"; }
   Finding about(const std::string& topic, const std::string& overrides = "") const {
     for (const Finding& finding : examine_model({.model = path(), .hf_overrides = overrides}))
@@ -166,6 +172,21 @@ TEST(Doctor, FailsAModelThatCannotBeServed) {
   EXPECT_EQ(model.about("model", "{").level, Level::kFail);
   std::filesystem::remove(model.path() / "config.json");
   EXPECT_EQ(model.about("model").level, Level::kFail);
+}
+
+// As its documentation says: those of a large model are gigabytes, and who runs it looks at them anyway.
+TEST(Doctor, ReadsNoScales) {
+  const FakeModel model(MatrixFormat::kMxfp8);
+  const auto shard = model.path() / "model-00001-of-00002.safetensors";
+  std::string file = read_text_file(shard, 1 << 24).value();
+  const SafetensorsHeader header = parse_safetensors_header(std::as_bytes(std::span(file))).value();
+  const auto scales = std::ranges::find_if(
+      header.entries, [](const auto& entry) { return entry.first.ends_with("weight_scale_inv"); });
+  ASSERT_NE(scales, header.entries.end());
+  file[scales->second.begin] = '\xff';
+  ASSERT_TRUE(write_text_file(shard, file).ok());
+  EXPECT_FALSE(Checkpoint::open(model.path()).ok());
+  EXPECT_EQ(model.about("weights").level, Level::kOk);
 }
 
 TEST(Doctor, SaysWhatNcclIsGoodFor) {

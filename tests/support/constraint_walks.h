@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "text/constraint/constraint.h"
+#include "text/constraint/schema/json_schema.h"
 
 namespace sparrow::testing {
 
@@ -29,6 +30,13 @@ inline std::shared_ptr<const Vocabulary> small_vocabulary() {
     return std::make_shared<const Vocabulary>(tokens);
   }();
   return made;
+}
+
+inline Result<std::shared_ptr<Constraint>> held_to(const Json& schema, ValueStyle style) {
+  auto grammar = std::make_shared<Grammar>();
+  const NodeId root = SPARROW_TRY(add_schema(*grammar, schema, style));
+  SPARROW_TRY(grammar->finish(root));
+  return Constraint::create(grammar, small_vocabulary());
 }
 
 inline std::vector<uint32_t> mask_of(Matcher& matcher) {

@@ -13,8 +13,6 @@
 #include <utility>
 #include <variant>
 
-#include "base/json/json_writer.h"
-#include "base/json/repeated_keys.h"
 #include "base/utf8.h"
 
 namespace sparrow {
@@ -40,6 +38,8 @@ using JsonObject = std::vector<JsonMember>;
 // Builds the tree from the parser's events. Every event returns whether to go on.
 class TreeBuilder {
  public:
+  explicit TreeBuilder(bool last_of_equal_keys) : keeps_last_(last_of_equal_keys) {}
+
   static constexpr size_t max_object_size = static_cast<size_t>(-1);
   static constexpr size_t max_array_size = static_cast<size_t>(-1);
   static constexpr size_t max_key_size = static_cast<size_t>(-1);
@@ -59,6 +59,7 @@ class TreeBuilder {
     }
     return close();
   }
+
   bool on_key_part(string_view s, size_t, error_code&) { return append(s); }
   bool on_key(string_view s, size_t, error_code&) {
     append(s);
@@ -96,7 +97,6 @@ class TreeBuilder {
 
   JsonNode take_root() { return std::move(root_); }
   const std::optional<std::string>& repeated_key() const { return repeated_key_; }
-  bool keeps_last = false;  // of equal keys, instead of rejecting them
 
  private:
   bool append(string_view s) {
@@ -123,7 +123,7 @@ class TreeBuilder {
     return true;
   }
   bool has_repeated_key(JsonObject& object) {
-    if (keeps_last) {
+    if (keeps_last_) {
       std::set<std::string> later;
       const auto repeats = [&](const JsonMember& member) { return !later.insert(member.first).second; };
       object.erase(object.begin(), std::remove_if(object.rbegin(), object.rend(), repeats).base());
@@ -139,6 +139,7 @@ class TreeBuilder {
     return true;
   }
 
+  bool keeps_last_;
   JsonNode root_;
   std::vector<JsonNode> open_;  // containers from the root to the value being read
   std::string text_;            // of the key, string or number being read
@@ -369,7 +370,7 @@ Result<JsonDocument> JsonDocument::parse(std::string_view text, std::string_view
   std::string reason;
   size_t at = 0;
   try {
-    boost::json::basic_parser<TreeBuilder> parser(options);
+    boost::json::basic_parser<TreeBuilder> parser(options, limits.last_of_equal_keys);
     boost::json::error_code ec;
     at = parser.write_some(/*more=*/false, text.data(), text.size(), ec);
     if (!ec && at == text.size())
@@ -382,19 +383,6 @@ Result<JsonDocument> JsonDocument::parse(std::string_view text, std::string_view
     reason = e.what();
   }
   return Error{Errc::kCorrupt, strf("{} is not valid JSON: {} at {}", source, reason, position(text, at))};
-}
-
-std::optional<std::string> with_last_of_equal_keys(std::string_view text) try {
-  boost::json::basic_parser<TreeBuilder> parser({});
-  parser.handler().keeps_last = true;
-  boost::json::error_code ec;
-  if (parser.write_some(false, text.data(), text.size(), ec) != text.size() || ec) return std::nullopt;
-  const JsonNode root = parser.handler().take_root();
-  JsonWriter out;
-  write_json(Json(&root, ""), out);
-  return out.take();
-} catch (const std::exception&) {
-  return std::nullopt;
 }
 
 }  // namespace sparrow

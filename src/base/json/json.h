@@ -17,6 +17,7 @@ namespace sparrow {
 struct JsonLimits {
   size_t max_bytes = size_t{256} << 20;
   int max_depth = 64;
+  bool last_of_equal_keys = false;  // of members of one name the last one counts, which is else an error
 };
 
 struct JsonNode;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <string>
 
-#include "base/json/repeated_keys.h"
 #include "text/constraint/pattern.h"
 #include "text/constraint/schema/decimal_range.h"
 
@@ -105,8 +104,8 @@ bool number_fits(const Schema& schema, std::string_view text, bool whole) {
 }
 
 bool is_json(std::string_view text, bool object) {
-  const auto json = with_last_of_equal_keys(text);
-  return json && json->front() == (object ? '{' : '[');
+  const auto json = JsonDocument::parse(text, "value", {.last_of_equal_keys = true});
+  return json.ok() && (object ? json->root().is_object() : json->root().is_array());
 }
 
 class Fit {

@@ -6,7 +6,6 @@
 #include <optional>
 
 #include "base/json/json_writer.h"
-#include "base/json/repeated_keys.h"
 #include "text/output/tool_fit.h"
 #include "text/output/tool_number.h"
 
@@ -38,14 +37,14 @@ bool all_numbers_finite(const Json& value) {
 std::optional<std::string> json_text(std::string_view text, std::optional<ValueKind> wanted) {
   text = trimmed(text);
   if (wanted && !text.starts_with(*wanted == ValueKind::kObject ? '{' : '[')) return std::nullopt;
-  std::string json(text);
-  auto document = JsonDocument::parse(json, "value");
-  if (!document.ok()) {
-    json = with_last_of_equal_keys(text).value_or("");
-    document = JsonDocument::parse(json, "value");
-  }
-  if (!document.ok() || !all_numbers_finite(document->root())) return std::nullopt;
-  return json;
+  const auto written = JsonDocument::parse(text, "value");
+  if (written.ok())
+    return all_numbers_finite(written->root()) ? std::optional(std::string(text)) : std::nullopt;
+  const auto read = JsonDocument::parse(text, "value", {.last_of_equal_keys = true});
+  if (!read.ok() || !all_numbers_finite(read->root())) return std::nullopt;
+  JsonWriter json;
+  write_json(read->root(), json);
+  return json.take_part();
 }
 
 std::string quoted_json(std::string_view text) {

@@ -16,10 +16,7 @@ using ::testing::HasSubstr;
 
 Result<std::shared_ptr<Constraint>> schema(std::string_view text, ValueStyle style = ValueStyle::kJson) {
   const JsonDocument document = SPARROW_TRY(JsonDocument::parse(text, "schema"));
-  auto grammar = std::make_shared<Grammar>();
-  const NodeId root = SPARROW_TRY(add_schema(*grammar, document.root(), style));
-  SPARROW_TRY(grammar->finish(root));
-  return Constraint::create(grammar, small_vocabulary());
+  return sparrow::testing::held_to(document.root(), style);
 }
 
 struct Case {

@@ -12,16 +12,9 @@ namespace sparrow {
 namespace {
 
 using sparrow::testing::fits;
+using sparrow::testing::held_to;
 using sparrow::testing::random_text;
-using sparrow::testing::small_vocabulary;
 using ::testing::HasSubstr;
-
-Result<std::shared_ptr<Constraint>> held_to(const Json& schema, ValueStyle style) {
-  auto grammar = std::make_shared<Grammar>();
-  const NodeId root = SPARROW_TRY(add_schema(*grammar, schema, style));
-  SPARROW_TRY(grammar->finish(root));
-  return Constraint::create(grammar, small_vocabulary());
-}
 
 // An answer that is one call.
 std::string marked(std::string_view arguments) {
