@@ -100,12 +100,10 @@ bool moe_one_launch_pays(const MoeShape& shape, const MoeArgs& args) {
   if (args.rows > kMoeOneLaunchRows || !moe_one_launch_fits(shape, args)) return false;
   switch (args.gate_up.format) {
     case MatrixFormat::kMxfp8:
-      // 14.9 us against 15.9, but 24.2 against 23.8 for two rows; one of 768 channels takes as long in two.
-      return args.rows == 1 && shape.inter < 768;
     case MatrixFormat::kMxfp4:
-      // 13.2 us against 13.9, 21.6 against 21.4 for two rows; 768 channels: 20.2 against 22.2, 34.0
-      // against 36.3.
-      return true;
+      // us, one launch and two: MXFP8 14.3 and 16.1, two rows 23.5 and 24.0; MXFP4 12.1 and 14.5, 19.0 both.
+      // 768 channels: MXFP8 22.8 and 24.3, 35.4 both; MXFP4 18.2 and 19.2, but 28.9 and 26.8 for two rows.
+      return args.rows == 1 || shape.inter < 768;
     default:
       // Where one launch must cut the second product's rows, two are faster: 133 against 173 us for one row
       // of 3,072 channels, 62 against 81 for two of 768.

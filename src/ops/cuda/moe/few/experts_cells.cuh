@@ -47,26 +47,21 @@ struct CellsConsumer {
   __device__ __forceinline__ uint32_t smem_at(int offset) const {
     return hopper::smem_address(&smem) + offset;
   }
-  __device__ __forceinline__ float4 unit_sums(int token, int row) const {
-    float4 sum = {};
+  __device__ __forceinline__ float unit_sum(int token, int row) const {
+    float sum = 0;
 #pragma unroll
-    for (int w = 0; w < T::kConsumers; ++w)
-      sum = add(sum, *reinterpret_cast<const float4*>(&smem.sums[w][token][row]));
+    for (int w = 0; w < T::kConsumers; ++w) sum += smem.sums[w][token][row];
     return sum;
   }
 
-  // Four channels of a token for each thread.
+  // A channel of a token for each thread: everybody waits for these.
   __device__ __forceinline__ void store_hidden(const CellsUnit& u) {
-    const int token = threadIdx.x / 2, channel = threadIdx.x % 2 * 4;
+    constexpr int kChannels = kCellRows / 2;
+    const int token = threadIdx.x / kChannels, channel = threadIdx.x % kChannels;
     if (token >= u.share.count) return;
-    const float4 gate = unit_sums(token, channel), up = unit_sums(token, channel + 8);
-    const __nv_bfloat162 packed[2] = {
-        __floats2bfloat162_rn(kCellTokensUnit * swiglu(gate.x, up.x, p.alpha, p.limit, p.beta),
-                              kCellTokensUnit * swiglu(gate.y, up.y, p.alpha, p.limit, p.beta)),
-        __floats2bfloat162_rn(kCellTokensUnit * swiglu(gate.z, up.z, p.alpha, p.limit, p.beta),
-                              kCellTokensUnit * swiglu(gate.w, up.w, p.alpha, p.limit, p.beta))};
-    *reinterpret_cast<uint2*>(p.h + int64_t{u.share.first + token} * p.inter + u.run * 8 + channel) =
-        *reinterpret_cast<const uint2*>(packed);
+    const float gate = unit_sum(token, channel), up = unit_sum(token, channel + kChannels);
+    p.h[int64_t{u.share.first + token} * p.inter + u.run * kChannels + channel] =
+        __float2bfloat16_rn(kCellTokensUnit * swiglu(gate, up, p.alpha, p.limit, p.beta));
   }
 
   __device__ __forceinline__ void gate_up(int pieces) {
@@ -114,7 +109,9 @@ struct CellsConsumer {
     hopper::named_barrier_sync(kCellsConsumers, T::kConsumers * 32);
   }
 
-  // A run of one share at a time for each warp, in turn over shares and runs.
+  // A run of one share at a time for each warp, in turn over shares and runs. Who has none of a share need
+  // not see its piece before giving it back, unless the piece that lay in its slot before was of this
+  // product, too.
   __device__ __forceinline__ void down() {
     const int shares = smem.route.num_shares, cells = p.inter / kCellColumns, lane = threadIdx.x % 32;
     int run = threadIdx.x / 32;  // this warp's, if it is one of the CTA's
@@ -125,7 +122,7 @@ struct CellsConsumer {
       uint32_t at = smem_at(T::kHeldOffset);
       if (held)
         hopper::mbarrier_wait(&smem.held, 0);
-      else
+      else if (run < slab.runs || share >= T::Ring::kSlots)
         at = smem_at(p.ring_offset) + ring.wait();
       if (run < slab.runs) {
         const int place = s.first + min(lane % 8, s.count - 1);
@@ -200,13 +197,13 @@ static __global__ void __launch_bounds__(T::kThreads, T::kCtasPerSm)
   CellsConsumer<T> consumer{p, smem, slab, {smem.ring}};
   if (produces) producer.start_early(pieces);
   hopper::wait_for_previous_kernel();
-  const uint32_t phase = threadIdx.x == 0 ? GridBarrier{p.barrier}.phase() : 0;
+  const uint32_t phase = produces || threadIdx.x == 0 ? GridBarrier{p.barrier}.phase() : 0;
   if (produces) producer.load_x();
   route_few(smem.route, p.ids, p.rows, p.num_experts, p.top_k);
   if (produces) {
     producer.gate_up(pieces);
     hopper::let_next_kernel_start();
-    if (slab.runs > 0) producer.down();
+    if (slab.runs > 0) producer.down(phase);
     return;
   }
   for (int i = threadIdx.x; i < pairs + p.rows; i += T::kConsumers * 32) {

@@ -155,7 +155,17 @@ struct CellsProducer {
     }
   }
 
-  __device__ __forceinline__ void down() {
+  // Whether this CTA has no routed expert's unit of the first product.
+  __device__ __forceinline__ bool ends_early() const {
+    const int shared = 2 * p.inter / kCellRows, units = smem.route.num_shares * shared;
+    const int cta = blockIdx.x, ctas = gridDim.x;
+    return cta >= units || (cta < shared && cta + ctas >= units);
+  }
+
+  // What a CTA that ends early asked for right away would come before weights of gate and up, which all wait
+  // for.
+  __device__ __forceinline__ void down(uint32_t phase) {
+    if (ends_early()) GridBarrier{p.barrier}.wait_for_half(phase);
 #pragma unroll 1
     for (int share = 0; share + 1 < smem.route.num_shares; ++share)
       while (!load(down_of(smem.route.shares[share].expert), slab_bytes())) ring.release();

@@ -42,25 +42,21 @@ struct FewConsumer {
     for (int i = 0; i < 4; ++i) multiply_words(acc, a0, a1, b, i);
   }
 
-  __device__ __forceinline__ float4 unit_sums(int token, int row) const {
-    float4 sum = {};
+  __device__ __forceinline__ float unit_sum(int token, int row) const {
+    float sum = 0;
 #pragma unroll
-    for (int w = 0; w < ExpertsFew::kConsumers; ++w)
-      sum = add(sum, *reinterpret_cast<const float4*>(&smem.sums.unit[w][token][row]));
+    for (int w = 0; w < ExpertsFew::kConsumers; ++w) sum += smem.sums.unit[w][token][row];
     return sum;
   }
 
-  // Four channels of a token for each thread.
+  // A channel of a token for each thread: everybody waits for these.
   __device__ __forceinline__ void store_hidden(const FewUnit& u) {
-    const int token = threadIdx.x / 2, channel = threadIdx.x % 2 * 4;
+    constexpr int kChannels = ExpertsFew::kRows / 2;
+    const int token = threadIdx.x / kChannels, channel = threadIdx.x % kChannels;
     if (token >= u.share.count) return;
-    const float4 gate = unit_sums(token, channel), up = unit_sums(token, channel + 8);
-    const __nv_bfloat162 packed[2] = {__floats2bfloat162_rn(swiglu(gate.x, up.x, p.alpha, p.limit, p.beta),
-                                                            swiglu(gate.y, up.y, p.alpha, p.limit, p.beta)),
-                                      __floats2bfloat162_rn(swiglu(gate.z, up.z, p.alpha, p.limit, p.beta),
-                                                            swiglu(gate.w, up.w, p.alpha, p.limit, p.beta))};
-    *reinterpret_cast<uint2*>(p.h + int64_t{u.share.first + token} * p.inter + u.first_row / 2 + channel) =
-        *reinterpret_cast<const uint2*>(packed);
+    const float gate = unit_sum(token, channel), up = unit_sum(token, channel + kChannels);
+    p.h[int64_t{u.share.first + token} * p.inter + u.first_row / 2 + channel] =
+        __float2bfloat16_rn(swiglu(gate, up, p.alpha, p.limit, p.beta));
   }
 
   __device__ __forceinline__ void gate_up(int chunks) {

@@ -98,6 +98,14 @@ struct GridBarrier {
   __device__ __forceinline__ void wait(uint32_t phase) const {
     while ((hopper::load_acquire(word) & 0x80000000u) == phase) continue;
   }
+  // Until half of the CTAs have arrived; makes nothing visible.
+  __device__ __forceinline__ void wait_for_half(uint32_t phase) const {
+    const auto arrived = [&] {
+      const uint32_t count = hopper::load_relaxed(word) - phase;
+      return count < gridDim.x ? count : count - 0x80000000u + gridDim.x;
+    };
+    while (arrived() < gridDim.x / 2) continue;
+  }
 };
 
 }  // namespace sparrow::ops::cuda
