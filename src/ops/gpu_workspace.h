@@ -47,13 +47,14 @@ struct MoeShape {
 // Columns that products of e4m3 rows take at a time: hidden is a multiple.
 inline constexpr int kE4m3Columns = 128;
 
-// A workspace begins with the word of a barrier over a grid, which no launch but those of few rows touches;
-// it must be zero before the first.
-inline constexpr int64_t kMoeBarrierBytes = 256;
+// A workspace begins with what launches leave as they found it, and it must be zero before the first: the
+// word of a barrier over a grid (few rows), and a counter of work (many).
+inline constexpr int64_t kMoeBarrierBytes = 256, kMoeCounterAt = 128;
 
 // Many rows are sorted by expert; a share is a run of places of the sorted order, all of one expert.
 struct Share {
   int32_t expert, first, count;
+  uint32_t stored;  // runs of 16 rows of the first product's weights whose results are in memory
 };
 // Its most places: kernels for cells take fewer (moe/many/products.h).
 inline constexpr int kMaxShareTokens = 160, kMinShareTokens = 48;

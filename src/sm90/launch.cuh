@@ -8,7 +8,8 @@
 // says so, and the kernel before it lets it start only after its own wait. At least one CTA of every kernel
 // waits. A kernel of few CTAs lets the next one start with its first instruction: the next one's weights are
 // then on their way while it works. A CTA starts only when all CTAs of the kernels before it have started,
-// so none can be locked out.
+// so none can be locked out. One that writes before its wait (ops/cuda/moe/many/tile_items.cuh) knows that
+// the kernel before it, which has waited, does not touch that.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -32,7 +32,7 @@ struct MoeArgs {
   float alpha = 0, limit = 0,
         beta = 0;                // swiglu: (clamp(up) + beta) * g * sigmoid(alpha * g), g = min(gate, limit)
   float scaling = 1;             // of the routed experts' sum
-  __nv_bfloat16* out = nullptr;  // [rows, hidden]
+  __nv_bfloat16* out = nullptr;  // [rows, hidden], elsewhere than x
   void* workspace = nullptr;     // moe_workspace_bytes, 256-byte aligned; zeros before its first use
   int rows = 0;
   bool batch_invariant = false;  // few rows run as many do: a row's bits do not depend on their number

@@ -129,12 +129,14 @@ class ManyRows {
       launch<true>(args_.gate_up.format, p, tokens_, max_shares(), stream_);
   }
 
-  // Of these channels.
-  void down(const Columns& channels, __nv_bfloat16* out) const {
+  // Of these channels. follows_gate_up: it is the next launch, and gate_up() the one before.
+  void down(const Columns& channels, __nv_bfloat16* out, bool follows_gate_up) const {
     TileParams p = product(out, channels.count, shape_.hidden, shape_.hidden);
     p.w = weight_map(args_.down, channels);
     p.tokens = columns_map(place<__nv_bfloat16>(at_.hidden), int64_t{args_.rows} * (shape_.top_k + 1),
                            shape_.inter, channels, RouteMany::kStep);
+    p.all_stored = 2 * shape_.inter / 16;
+    if (follows_gate_up && p.next_may_start && !rounds()) p.counter = place<uint32_t>(kMoeCounterAt);
     launch<false>(args_.down.format, p, tokens_, max_shares(), stream_);
   }
 
@@ -190,7 +192,9 @@ void moe_many(const MoeShape& shape, const MoeArgs& args, cudaStream_t stream, u
   const bool dense = shape.num_experts == 0;  // its one expert has the result
   if (parts & kMoeRoute) layer.route();
   if (parts & kMoeGateUp) layer.gate_up();
-  if (parts & kMoeDown) layer.down({0, shape.inter}, dense ? args.out : layer.expert_rows());
+  if (parts & kMoeDown)
+    layer.down({0, shape.inter}, dense ? args.out : layer.expert_rows(),
+               (parts & kMoeRoute) != 0 && (parts & kMoeGateUp) != 0);
   if ((parts & kMoeCombine) && !dense)
     SPARROW_CUDA(
         hopper::launch_dependent(combine_kernel, {dim3(args.rows), Combine::kThreads}, stream, layer.sum()));
@@ -203,7 +207,7 @@ void moe_many_in_parts(const MoeShape& shape, const MoeArgs& args, const PartTre
   layer.gate_up();
   const int channels = shape.inter / sums.parts;
   for (int part = 0; part < sums.parts; ++part) {
-    layer.down({part * channels, channels}, layer.expert_rows());
+    layer.down({part * channels, channels}, layer.expert_rows(), part == 0);
     launch_combine_part(layer.sum(), place_of(sums, part), stream);
   }
 }

@@ -20,11 +20,15 @@ struct TileParams {
   CUtensorMap tokens;  // [places, columns] in boxes of 16 rows by 64 columns, second product only
   const __nv_bfloat16* x = nullptr;  // [rows, columns], first product only
   const int32_t* row_at = nullptr;   // place -> row of x
-  const Share* shares = nullptr;
+  Share* shares = nullptr;
   const int32_t* num_shares = nullptr;
   __nv_bfloat16* out = nullptr;  // [places, out_columns]
   int columns = 0, out_rows = 0, out_columns = 0;
   bool next_may_start = false;  // while this kernel runs
+  // Second product, if it may begin while the first one works (tile_items.cuh): the counter that CTAs draw
+  // their items from, and what a share's `stored` is when its hidden rows are there.
+  uint32_t* counter = nullptr;
+  uint32_t all_stored = 0;
   float alpha = 0, limit = 0, beta = 0;
 };
 

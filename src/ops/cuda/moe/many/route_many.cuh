@@ -39,7 +39,7 @@ __device__ __forceinline__ int tiles_of(const RouteManyParams& p, int count) {
 __device__ __forceinline__ Share tile_of(const RouteManyParams& p, int expert, int begin, int count,
                                          int tile) {
   const int tiles = tiles_of(p, count), size = (count + tiles - 1) / tiles;
-  return {expert, begin + tile * size, min(size, count - tile * size)};
+  return {expert, begin + tile * size, min(size, count - tile * size), 0};
 }
 
 // Calls visit(pair, expert, rank) for this thread's pairs, several loads ahead; the expert is -1 where the

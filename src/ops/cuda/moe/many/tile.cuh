@@ -17,6 +17,7 @@
 #include "ops/cuda/moe/fragments.cuh"
 #include "ops/cuda/moe/many/products.h"
 #include "ops/cuda/moe/many/route_many.cuh"
+#include "ops/cuda/moe/many/tile_items.cuh"
 #include "ops/cuda/moe/many/tile_multiply.cuh"
 #include "sm90/memory.cuh"
 #include "sm90/mma.cuh"
@@ -49,12 +50,14 @@ struct TileTraits {
   static constexpr int kBoxBytes = kHalf / kCellRows * kStageCellBytes<kFormat>;
   static constexpr int kTokenBytes = kTokens * kDepth * 2, kTransposeBytes = 8 * kTransposes * 512;
   // As many stages as there is room for: all of them are on their way.
-  static constexpr int kStages = (227 * 1024 - 1024 - kTransposeBytes) / (2 * kBoxBytes + kTokenBytes + 16);
+  static constexpr int kStages =
+      (227 * 1024 - 1024 - kTransposeBytes - sizeof(TileQueue)) / (2 * kBoxBytes + kTokenBytes + 16);
   struct Smem {
     uint8_t x[kStages][kTokenBytes];
     uint8_t w[kStages][2][kBoxBytes];
     uint8_t transpose[8][kTransposes][512];  // of each consumer warp
     uint64_t full[kStages], empty[kStages];
+    TileQueue queue;  // second product
   };
   static constexpr int kSmemBytes = sizeof(Smem) + 1024;  // the swizzle wants 1024-byte alignment
   static_assert(kSmemBytes <= 227 * 1024);
@@ -62,32 +65,6 @@ struct TileTraits {
   template <typename Visit>
   static __device__ __forceinline__ void with_width(int tokens, const Visit& visit) {
     visit_width<kWidths...>(tokens, visit);
-  }
-};
-
-// What a CTA does next: some weight rows of one expert times one share of its tokens.
-struct TileWork {
-  Share share;
-  int first_row, rows;
-};
-
-// The tiles in the order in which they are dealt to the CTAs. Where the last round would leave half of the
-// CTAs idle, its tiles are cut into two of half the weight rows.
-template <typename T>
-struct TileList {
-  int m_tiles, whole, items;
-
-  __device__ __forceinline__ explicit TileList(const TileParams& p) {
-    m_tiles = (p.out_rows + T::kRows - 1) / T::kRows;
-    const int tiles = *p.num_shares * m_tiles, ctas = static_cast<int>(gridDim.x), rest = tiles % ctas;
-    const int cut = 2 * rest <= ctas ? rest : 0;
-    whole = tiles - cut, items = tiles + cut;
-  }
-  __device__ __forceinline__ TileWork operator()(const TileParams& p, int item) const {
-    const int half = item - whole, tile = half < 0 ? item : whole + half / 2;
-    const Share share = p.shares[tile / m_tiles];
-    const int first_row = tile % m_tiles * T::kRows + (half < 0 ? 0 : half % 2 * T::kHalf);
-    return {share, first_row, half < 0 ? T::kRows : T::kHalf};
   }
 };
 
@@ -106,9 +83,11 @@ template <typename T>
 __device__ __forceinline__ void tile_load_weights(const TileParams& p, typename T::Smem& smem,
                                                   const TileWork& work, int k, int stage) {
   uint64_t* full = &smem.full[stage];
-  const int row = work.share.expert * p.out_rows + work.first_row, boxes = work.rows / T::kHalf;
-  hopper::mbarrier_arrive_expect(full, boxes * T::kBoxBytes);
-  for (int b = 0; b < boxes; ++b) load_weights<T::kFormat>(p, smem.w[stage][b], full, k, row + b * T::kHalf);
+  const int row = work.share.expert * p.out_rows + work.first_row;
+  hopper::mbarrier_arrive_expect(full, work.rows / T::kHalf * T::kBoxBytes);
+#pragma unroll
+  for (int b = 0; b < T::kRows / T::kHalf; ++b)
+    if (b * T::kHalf < work.rows) load_weights<T::kFormat>(p, smem.w[stage][b], full, k, row + b * T::kHalf);
 }
 
 // First product: all threads gather tokens, the first one asks for weights, too.
@@ -143,31 +122,53 @@ __device__ __forceinline__ void tile_produce_gathered(const TileParams& p, typen
   }
 }
 
-// Second product: one thread asks for weights, another one for hidden rows, once the first product is over.
-// Weights depend on the routing alone, so the first ones come while it drains.
-template <typename T, bool kWeights>
-__device__ __forceinline__ void tile_produce_sorted(const TileParams& p, typename T::Smem& smem) {
-  constexpr int kBoxBytes = T::kStep * T::kDepth * 2;
-  if (!kWeights) hopper::wait_for_previous_kernel();
+// Second product: one thread deals items and asks for their weights. These depend on the routing alone, so
+// the first ones come while the first product ends.
+template <typename T>
+__device__ __forceinline__ void tile_produce_weights(const TileParams& p, typename T::Smem& smem) {
   const TileList<T> list(p);
+  TileTurn turn{smem.queue};
   int stage = 0, parity = 1;
-  for (int item = blockIdx.x; item < list.items; item += gridDim.x) {
+  for (int item = blockIdx.x; item < list.items;) {
     const TileWork work = list(p, item);
+    turn.give(work);
+    const TileDraw draw(p, item);
+    for (int k = 0; k < p.columns && work.first_row < p.out_rows; k += T::kDepth) {
+      hopper::mbarrier_wait(&smem.empty[stage], parity);
+      tile_load_weights<T>(p, smem, work, k, stage);
+      if (++stage == T::kStages) stage = 0, parity ^= 1;
+    }
+    item = draw.next(p, list.items);
+  }
+  turn.give({});
+}
+
+// Another one asks for hidden rows, once the first product has stored them.
+template <typename T>
+__device__ __forceinline__ void tile_produce_hidden(const TileParams& p, typename T::Smem& smem) {
+  constexpr int kBoxBytes = T::kStep * T::kDepth * 2;
+  const bool begins_early = p.counter != nullptr;
+  if (!begins_early) hopper::wait_for_previous_kernel();
+  int stage = 0, parity = 1;
+  for (TileTurn turn{smem.queue};; ++turn.turn) {
+    const TileWork work = turn.take();
+    turn.give_back();
+    if (work.rows == 0) break;
     if (work.first_row >= p.out_rows) continue;
+    if (begins_early) wait_for_share(p, work.share_at);
     const int boxes = (work.share.count + T::kStep - 1) / T::kStep;
     for (int k = 0; k < p.columns; k += T::kDepth) {
       hopper::mbarrier_wait(&smem.empty[stage], parity);
-      if constexpr (kWeights) {
-        tile_load_weights<T>(p, smem, work, k, stage);
-      } else {
-        hopper::mbarrier_arrive_expect(&smem.full[stage], boxes * kBoxBytes);
-        for (int b = 0; b < boxes; ++b)
-          hopper::tma_load_2d(smem.x[stage] + b * kBoxBytes, &p.tokens, &smem.full[stage], k,
-                              work.share.first + b * T::kStep);
-      }
+      hopper::mbarrier_arrive_expect(&smem.full[stage], boxes * kBoxBytes);
+      for (int b = 0; b < boxes; ++b)
+        hopper::tma_load_2d(smem.x[stage] + b * kBoxBytes, &p.tokens, &smem.full[stage], k,
+                            work.share.first + b * T::kStep);
       if (++stage == T::kStages) stage = 0, parity ^= 1;
     }
   }
+  // All of the first product is stored, but whoever waits for this kernel relies on the one before being
+  // over.
+  if (begins_early) hopper::wait_for_previous_kernel();
 }
 
 template <typename T>
@@ -176,9 +177,9 @@ __device__ __forceinline__ void tile_produce(const TileParams& p, typename T::Sm
   if constexpr (T::kFirst)
     tile_produce_gathered<T>(p, smem);
   else if (thread == 0)
-    tile_produce_sorted<T, true>(p, smem);
+    tile_produce_weights<T>(p, smem);
   else if (thread == 32)
-    tile_produce_sorted<T, false>(p, smem);
+    tile_produce_hidden<T>(p, smem);
 }
 
 __device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
@@ -265,18 +266,36 @@ __device__ __forceinline__ void tile_consume(const TileParams& p, typename T::Sm
 }
 
 template <typename T>
+__device__ __forceinline__ void tile_consume_any(const TileParams& p, typename T::Smem& smem,
+                                                 const TileWork& work, int& stage, int& parity) {
+  if (work.first_row >= p.out_rows) return;
+  T::with_width(work.share.count, [&]<int kN>() {
+    if (work.rows > T::kHalf)
+      tile_consume<T, kN, 2>(p, smem, work, stage, parity);
+    else
+      tile_consume<T, kN, 1>(p, smem, work, stage, parity);
+  });
+}
+
+// All of this CTA's: those of the first product in turn, those of the second one as they are dealt.
+template <typename T>
 __device__ __forceinline__ void tile_consume_all(const TileParams& p, typename T::Smem& smem) {
-  const TileList<T> list(p);
   int stage = 0, parity = 0;
-  for (int item = blockIdx.x; item < list.items; item += gridDim.x) {
-    const TileWork work = list(p, item);
-    if (work.first_row >= p.out_rows) continue;
-    T::with_width(work.share.count, [&]<int kN>() {
-      if (work.rows > T::kHalf)
-        tile_consume<T, kN, 2>(p, smem, work, stage, parity);
-      else
-        tile_consume<T, kN, 1>(p, smem, work, stage, parity);
-    });
+  if constexpr (T::kFirst) {
+    const TileList<T> list(p);
+    for (int item = blockIdx.x; item < list.items; item += gridDim.x) {
+      const TileWork work = list(p, item);
+      tile_consume_any<T>(p, smem, work, stage, parity);
+      if (p.next_may_start) announce_tile<T>(p, work);
+    }
+  } else {
+    for (TileTurn turn{smem.queue};; ++turn.turn) {
+      const TileWork work = turn.take();
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) turn.give_back();
+      if (work.rows == 0) return;
+      tile_consume_any<T>(p, smem, work, stage, parity);
+    }
   }
 }
 
@@ -291,6 +310,7 @@ __global__ void __launch_bounds__(T::kThreads, 1) tile_kernel(const __grid_const
       hopper::mbarrier_init(&smem.full[s], T::kFirst ? 1 + T::kGroup : 2);
       hopper::mbarrier_init(&smem.empty[s], 8);
     }
+    smem.queue.init();
     hopper::mbarrier_init_fence();
   }
   __syncthreads();

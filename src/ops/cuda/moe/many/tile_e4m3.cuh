@@ -47,7 +47,7 @@ struct E4m3List {
     m_tiles = (p.out_rows + T::kRows - 1) / T::kRows, items = *p.num_shares * m_tiles;
   }
   __device__ __forceinline__ TileWork operator()(const TileParams& p, int item) const {
-    return {p.shares[item / m_tiles], item % m_tiles * T::kRows, T::kRows};
+    return {p.shares[item / m_tiles], item % m_tiles * T::kRows, T::kRows, 0};
   }
 };
 
