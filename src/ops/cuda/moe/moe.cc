@@ -20,11 +20,11 @@ MoeShape without_slots(MoeShape shape) {
 }
 
 // Up to 64 rows streams are as fast as tiles or faster, but for wide experts in bf16: streams and tiles at 64
-// rows, us: 384 channels 377 and 382, 768 both 742, 1,536 1,486 and 1,455, 3,072 2,944 and 2,882; MXFP8 204
-// and 231, 406 and 436, 774 and 830, 1,538 and 1,623; MXFP4 123 and 167, 265 and 296, 466 and 568, 988 and
-// 1,116.
+// rows, us: 384 channels 376 and 373, 768 744 and 721, 1,536 1,485 and 1,437, 3,072 2,947 and 2,855; MXFP8
+// 203 and 210, 403 and 401, 772 and 791, 1,544 and 1,556; MXFP4 120 and 159, 257 and 294, 472 and 579, 984
+// and 1,154.
 bool streams_pay(const MoeShape& shape, const MoeArgs& args) {
-  constexpr int kWide = 1536, kManyRows = 32;
+  constexpr int kWide = 768, kManyRows = 32;
   return is_mx(args.gate_up.format) || shape.inter < kWide || args.rows <= kManyRows;
 }
 

@@ -11,6 +11,7 @@
 #include "cuda/ops/moe/moe_layer.cuh"
 #include "cuda/ops/mx_matrix.h"
 #include "ops/cuda/linear_small.h"
+#include "ops/cuda/moe/families.h"
 
 namespace sparrow::ops::cuda {
 namespace {
@@ -54,7 +55,11 @@ struct CellLayer : Layer {
     MoeArgs all = args(rows);
     if (gate_up_cells) gate_up_cells->replace(all.gate_up);
     if (down_cells) down_cells->replace(all.down);
-    moe(shape, all, nullptr);
+    // Not moe(), which may take another family: wide experts of more than 32 rows in bf16.
+    if (shape.num_experts > 0)
+      moe_few(shape, all, nullptr);
+    else
+      mlp_few(shape, all, nullptr);
     SPARROW_CUDA(cudaDeviceSynchronize());
     return out.download();
   }
