@@ -55,7 +55,7 @@ TEST(Workspace, BuffersOfAStepOfM3OnEightGpus) {
   EXPECT_EQ(workspace->of("routing"), 8192 * 4 * (4 + 4) + 4 * 128 * (768 * 8 + 8192));
   // Hidden rows and outputs of 4 experts and the shared one; a row for each place and a place for each row;
   // the shares of experts, of at least 48 places where there are many; two words.
-  const int64_t shares = (12 * (128 + 1 + 8192 * 5 / 48) + 255) / 256 * 256;
+  const int64_t shares = (16 * (128 + 1 + 8192 * 5 / 48) + 255) / 256 * 256;
   EXPECT_EQ(workspace->of("experts"),
             8192 * 5 * 384 * 2 + 8192 * 5 * 6144 * 2 + 8192 * (5 + 4) * 4 + shares + 2 * 256);
   EXPECT_EQ(workspace->of("logits"), 256 * 25008 * 4);
