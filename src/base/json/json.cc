@@ -373,6 +373,9 @@ Result<JsonDocument> JsonDocument::parse(std::string_view text, std::string_view
     boost::json::basic_parser<TreeBuilder> parser(options, limits.last_of_equal_keys);
     boost::json::error_code ec;
     at = parser.write_some(/*more=*/false, text.data(), text.size(), ec);
+    if (ec == boost::json::error::too_deep)
+      return Error{Errc::kCorrupt, strf("{} is nested more than {} levels deep at {}", source,
+                                        limits.max_depth, position(text, at))};
     if (!ec && at == text.size())
       return JsonDocument(std::make_unique<JsonNode>(parser.handler().take_root()));
     const auto& repeated = parser.handler().repeated_key();

@@ -214,7 +214,7 @@ Status read_body(const Json& root, const openai::Asker& asker, openai::Prepared&
   ChatBody chat;
   SPARROW_TRY(translate(root, chat));
   JsonDocument document =
-      SPARROW_TRY(JsonDocument::parse(chat.take(), "the request's body", openai::kBodyLimits));
+      SPARROW_TRY(JsonDocument::parse(chat.take(), "the request's body", openai::kTranslatedLimits));
   if (const Status status = openai::kChatApi.read(std::move(document), asker, prepared); !status.ok())
     return chat.translated(status.error());
   for (MediaSource& source : prepared.media)

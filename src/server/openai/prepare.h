@@ -98,7 +98,9 @@ struct Prepared {
   int64_t num_media_tokens() const;  // of these, the placeholders of images and videos
 };
 
-inline constexpr JsonLimits kBodyLimits{.max_bytes = size_t{64} << 20, .max_depth = 64};
+// A schema may have 128 levels, and there is a way to it. Another API's body has some more as a chat's.
+inline constexpr JsonLimits kBodyLimits{.max_bytes = size_t{64} << 20, .max_depth = 144};
+inline constexpr JsonLimits kTranslatedLimits{.max_bytes = size_t{64} << 20, .max_depth = 160};
 
 // Errc::kNotFound: the model that was asked for is not served. What is cached of the request is reused
 // only for the same tenant, and only for the same cache_salt where there is one. A request without media is

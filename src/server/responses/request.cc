@@ -268,7 +268,7 @@ Status read(JsonDocument body, const openai::Asker& asker, openai::Prepared& pre
   SPARROW_TRY(check_background(root, stores, can_be_stored, prepared));
   const bool packs_thoughts = SPARROW_TRY(wants_packed_thoughts(root));
   JsonDocument document =
-      SPARROW_TRY(JsonDocument::parse(chat.take(), "the request's body", openai::kBodyLimits));
+      SPARROW_TRY(JsonDocument::parse(chat.take(), "the request's body", openai::kTranslatedLimits));
   if (const Status status = openai::kChatApi.read(std::move(document), asker, prepared); !status.ok())
     return chat.translated(status.error());
   for (MediaSource& source : prepared.media)
