@@ -263,6 +263,7 @@ TEST(Program, BadCommandLinesGetOneLineThatNamesTheMistake) {
       {{"plan", "m3", "--gpu", "cpu", "--index-cache-dtype", "fp8"}, "--index-cache-dtype fp8: needs a GPU"},
       {{"plan", "m3", "--kv-cache-memory", "much"}, "--kv-cache-memory must be a size such as 4G"},
       {{"doctor", "--prot", "1"}, "unknown flag --prot, did you mean --port?"},
+      {{"doctor", ""}, "--model: must not be empty"},
       {{"serve", model, "--trust-request-chat-template"}, "--trust-request-chat-template"},
       {{"serve", model, "--host", "0.0.0.0"}, "give --api-key, or --allow-unauthenticated"},
       {{"serve", model, "--host", "127.example.com"}, "127.example.com can be reached from other machines"},

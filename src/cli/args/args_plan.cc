@@ -175,7 +175,9 @@ CLI::App* add_plan(CLI::App& app, PlanCommandOptions& o) {
 
 CLI::App* add_doctor(CLI::App& app, DoctorOptions& o) {
   CLI::App* command = app.add_subcommand("doctor", "Look for problems with this machine, or with a model");
-  command->add_option("model,--model", o.model, "Folder of a checkpoint to check too")->type_name("MODEL");
+  command->add_option("model,--model", o.model, "Folder of a checkpoint to check too")
+      ->check([](const std::string& model) { return model.empty() ? "must not be empty" : ""; })
+      ->type_name("MODEL");
   command->add_option("--host", o.host, "Address a server would listen on (default 127.0.0.1)")
       ->type_name("ADDR");
   command->add_option("--port", o.port, "Port a server would listen on (default 8000)")
