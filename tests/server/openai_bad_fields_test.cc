@@ -279,6 +279,23 @@ TEST_F(OpenAiRequests, AnErrorShowsLittleOfWhatWasSent) {
   }
 }
 
+// A body has room for a schema as deep as schemas may be, and what is deeper is said to be.
+TEST_F(OpenAiRequests, ASchemaMayHave128LevelsAndNoMore) {
+  const auto form_of = [](int levels) {  // each object has two
+    std::string schema = R"({"type":"integer"})";
+    for (int i = 1; i < levels; i += 2) schema = R"({"type":"object","properties":{"a":)" + schema + "}}";
+    return R"(,"response_format":{"type":"json_schema","json_schema":{"name":"a","schema":)" + schema + "}}";
+  };
+  EXPECT_TRUE(chat(form_of(127)).ok());
+  const auto deeper = chat(form_of(129));
+  ASSERT_FALSE(deeper.ok());
+  EXPECT_EQ(deeper.error().field, "response_format.json_schema.schema");
+  EXPECT_THAT(deeper.error().message, HasSubstr("the schema is nested more than 128 levels deep"));
+  const auto deepest = chat(form_of(301));
+  ASSERT_FALSE(deepest.ok());
+  EXPECT_THAT(deepest.error().message, HasSubstr("the request's body is nested more than 144 levels deep"));
+}
+
 // A list of an object is right for none of them.
 TEST_F(OpenAiRequests, NoFieldTakesAValueOfAnotherType) {
   const std::string messages = R"("messages":[{"role":"user","content":"hi"}])", prompt = R"("prompt":"hi")";

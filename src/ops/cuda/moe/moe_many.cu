@@ -135,7 +135,7 @@ class ManyRows {
     p.w = weight_map(args_.down, channels);
     p.tokens = columns_map(place<__nv_bfloat16>(at_.hidden), int64_t{args_.rows} * (shape_.top_k + 1),
                            shape_.inter, channels, RouteMany::kStep);
-    p.all_stored = 2 * shape_.inter / 16;
+    p.all_stored = 2 * shape_.inter / kCellRows;
     if (follows_gate_up && p.next_may_start && !rounds()) p.counter = place<uint32_t>(kMoeCounterAt);
     launch<false>(args_.down.format, p, tokens_, max_shares(), stream_);
   }

@@ -10,7 +10,6 @@
 #include <cstdint>
 
 #include "ops/cuda/moe/many/products.h"
-#include "ops/cuda/mx/cell.h"
 #include "sm90/memory.cuh"
 #include "sm90/ptx.cuh"
 
